@@ -1,0 +1,1 @@
+"""Source text, its definitions and what its names mean."""

@@ -1,0 +1,1 @@
+"""The value graph: what each name of a function holds, as operations over earlier values."""

@@ -1,0 +1,87 @@
+"""Finding the other files of a project that a file's names come from."""
+
+from __future__ import annotations
+
+import tokenize
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attn_advisor.source.text import SourceText
+
+if TYPE_CHECKING:
+    from attn_advisor.source.module import Module
+
+_MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
+_LARGEST = 2_000_000  # bytes; larger files are data in disguise
+
+
+class Project:
+    """Files under one root. Modules are parsed once, on demand; a file that cannot be read or parsed is as if absent."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root
+        self._modules: dict[Path, Module | None] = {}
+        self._exists: dict[Path, Path | None] = {}
+
+    @staticmethod
+    def find_root(path: Path) -> Path:
+        """The nearest folder above `path` that holds a project marker, else the topmost package's parent."""
+        start = path.parent if path.suffix else path
+        for folder in (start, *start.parents):
+            if any((folder / marker).exists() for marker in _MARKERS):
+                return folder
+        return package_parent(path)
+
+    def module(self, path: Path) -> Module | None:
+        """The parsed file, or None."""
+        if path not in self._modules:
+            self._modules[path] = None  # a cycle of imports sees nothing
+            self._modules[path] = self._read(path)
+        return self._modules[path]
+
+    def add(self, path: Path, module: Module) -> None:
+        self._modules[path] = module
+
+    def _read(self, path: Path) -> Module | None:
+        from attn_advisor.source.module import Module
+
+        try:
+            if path.stat().st_size > _LARGEST:
+                return None
+            with tokenize.open(path) as file:
+                text = file.read()
+            module = Module(SourceText(text, str(path)), self)
+            module.tree  # noqa: B018 - parse now, so that errors surface here
+            return module
+        except (OSError, SyntaxError, UnicodeDecodeError, ValueError, RecursionError):
+            return None
+
+    def resolve(self, importer: Path, dotted: str, level: int = 0) -> Path | None:
+        """The file of module `dotted` as imported by `importer` (`level` leading dots), inside the project."""
+        parts = [p for p in dotted.split(".") if p]
+        if level:
+            base = importer.parent
+            for _ in range(level - 1):
+                base = base.parent
+            return self._file(base.joinpath(*parts))
+        if not parts or parts[0] in ("torch", "numpy", "math", "typing", "einops"):
+            return None
+        for base in dict.fromkeys([package_parent(importer), *([self.root, self.root / "src"] if self.root else []), importer.parent]):
+            found = self._file(base.joinpath(*parts))
+            if found:
+                return found
+        return None
+
+    def _file(self, stem: Path) -> Path | None:
+        if stem not in self._exists:
+            module, package = stem.with_name(stem.name + ".py"), stem / "__init__.py"
+            self._exists[stem] = module if module.is_file() else package if package.is_file() else None
+        return self._exists[stem]
+
+
+def package_parent(path: Path) -> Path:
+    """The folder that holds the topmost package `path` belongs to."""
+    folder = path.parent
+    while (folder / "__init__.py").is_file() and folder != folder.parent:
+        folder = folder.parent
+    return folder

@@ -1,0 +1,1 @@
+"""In-place operations: what each operation saves for backward, and which changes of a tensor are unsafe."""

@@ -1,0 +1,117 @@
+"""What an instance's attributes hold: read from `__init__` and from who else stores them."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from attn_advisor.dataflow.values import Frame, Graph, Value
+
+if TYPE_CHECKING:
+    from attn_advisor.source.module import Class
+
+_INIT = ("__init__", "__post_init__", "build", "setup", "_build", "init_weights", "reset_parameters", "_reset_parameters")
+
+
+def class_of(value: Value) -> Class | None:
+    """The project's class a value is an instance of."""
+    if value.op == "self":
+        return value.attrs["_cls"]
+    if value.op == "attribute":
+        if "_instance" not in value.attrs:
+            value.attrs["_instance"] = None  # a cycle ends here
+            made = definition(value)
+            value.attrs["_instance"] = instance_class(made) if made is not None else None
+        return value.attrs["_instance"]
+    return instance_class(value)
+
+
+def instance_class(value: Value) -> Class | None:
+    """The class whose constructor call this value is."""
+    if value.op == "call" and value.args and value.args[0].op == "class":
+        return value.args[0].attrs["_cls"]
+    return None
+
+
+def definition(value: Value) -> Value | None:
+    """What `self.name` was set to in `__init__`; None if unknown, or if anything else may set it."""
+    if value.op != "attribute":
+        return None
+    if "_definition" not in value.attrs:
+        cls = value.attrs.get("_cls") or class_of(value.args[0])
+        value.attrs["_definition"] = attribute_definition(cls, value.attrs["name"]) if cls is not None else None
+    return value.attrs["_definition"]
+
+
+def attribute_definition(cls: Class, name: str) -> Value | None:
+    """The value `__init__` (its own or the nearest base's that does) gives attribute `name`."""
+    if stored_outside_init(cls, name):
+        return None
+    for owner in cls.mro:
+        frame = init_frame(owner)
+        if frame is None:
+            continue
+        if f"self.{name}" in frame.env:
+            return frame.env[f"self.{name}"]
+    found = cls.constant(name)
+    if found is not None:
+        return init_expression(found[1], found[0])
+    return None
+
+
+def is_buffer(cls: Class, name: str) -> bool:
+    made = attribute_definition(cls, name)
+    return made is not None and made.op == "buffer"
+
+
+def stored_outside_init(cls: Class, name: str) -> bool:
+    """Whether a method other than the constructor, or a subclass in this file, sets attribute `name`."""
+    family = [*cls.mro, *(c for c in cls.module.classes.values() if c is not cls and c.is_subclass(cls))]
+    for member in family:
+        stores = _stores(member).get(name, set())
+        if stores - {"__init__"}:
+            return True
+        if member not in cls.mro and stores:
+            return True
+    return False
+
+
+def _stores(cls: Class) -> dict[str, set[str]]:
+    """Attribute name -> methods of this class that assign it."""
+    cached = cls.__dict__.get("_attribute_stores")
+    if cached is None:
+        cached = {}
+        for name, method in cls.methods.items():
+            for node in ast.walk(method):
+                targets = (
+                    node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else node.targets if isinstance(node, ast.Delete) else []
+                )
+                for target in targets:
+                    for inner in ast.walk(target):
+                        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, (ast.Store, ast.Del)) and isinstance(inner.value, ast.Name) and inner.value.id == "self":
+                            cached.setdefault(inner.attr, set()).add(name)
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("register_buffer", "register_parameter", "add_module", "register_module"):
+                    if node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+                        cached.setdefault(node.args[0].value, set()).add(name)
+        cls.__dict__["_attribute_stores"] = cached
+    return cached
+
+
+def init_frame(cls: Class) -> Frame | None:
+    """The execution of the class's own `__init__`, or None if it has none."""
+    if "_init_frame" not in cls.__dict__:
+        cls.__dict__["_init_frame"] = None
+        if "__init__" in cls.methods:
+            from attn_advisor.dataflow.statements import Interpreter
+
+            cls.__dict__["_init_frame"] = Interpreter(Graph()).run(cls.module, cls.methods["__init__"], cls)
+    return cls.__dict__["_init_frame"]
+
+
+def init_expression(cls: Class, expr: ast.expr) -> Value:
+    """A class-level constant as a value."""
+    from attn_advisor.dataflow.statements import Interpreter
+
+    graph = Graph()
+    frame = Frame(graph, cls.module, cls.node)
+    return Interpreter(graph).eval(expr, frame)

@@ -1,0 +1,328 @@
+"""From a file to its findings, for one file or many.
+
+A byte search comes first: a file that holds none of the strings a detector looks for is only checked for syntax.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import os
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from attn_advisor import files
+from attn_advisor.findings import Detection, Finding
+from attn_advisor.fixes.apply import Fixed, until_stable
+from attn_advisor.rules.page import finding as make_finding
+from attn_advisor.rules.registry import detector, registry
+from attn_advisor.rules.selection import UNREADABLE, UNUSED_SUPPRESSION
+from attn_advisor.settings import Resolver, Settings
+from attn_advisor.source import noqa
+from attn_advisor.source.project import Project
+from attn_advisor.source.text import SourceText
+
+if TYPE_CHECKING:
+    from attn_advisor.cache import Cache
+
+Mode = Literal["check", "fix", "diff"]
+POOL_FILES = 40  # below this many files, starting processes costs more than it gains
+CHUNK_FILES = 12
+COLLECT_EVERY = 16  # analysed files between two runs of the garbage collector
+NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+@dataclass
+class FileResult:
+    """What came of one file. `text` is there if something is said about the file; `fixed_text` if fixes changed it.
+
+    `errors` are faults of the tool or of writing, not of the file's code.
+    """
+
+    path: str
+    findings: list[Finding] = field(default_factory=list)
+    text: str | None = None
+    fixed: list[Finding] = field(default_factory=list)
+    fixed_text: str | None = None
+    errors: list[str] = field(default_factory=list)
+    analysed: bool = False
+    consulted: tuple[str, ...] = ()  # module stems (paths without suffix) that names were looked up in
+
+
+def check_text(text: str, path: str = "<string>", settings: Settings | None = None) -> list[Finding]:
+    """Findings in a text, by position. `path` tells where its imports start from; the file need not exist."""
+    return Checker(path, settings or default_settings(path)).check(text)
+
+
+def fix_text(
+    text: str, path: str = "<string>", settings: Settings | None = None, unsafe: bool = False
+) -> tuple[str, list[Finding], list[Finding]]:
+    """(new text, findings that were fixed, findings that remain), after as many passes as it takes."""
+    result = Checker(path, settings or default_settings(path)).fix(text, unsafe)
+    return result.text, result.fixed, result.remaining
+
+
+def default_settings(path: str) -> Settings:
+    return Resolver().for_folder(Path(path).resolve().parent)
+
+
+@cache
+def project_for(folder: str) -> Project:
+    return _project_at(Project.find_root(Path(folder, "module.py")))
+
+
+@cache
+def _project_at(root: Path) -> Project:
+    return Project(root)
+
+
+def forget_projects() -> None:
+    """Files have changed: what was read of them before no longer counts."""
+    project_for.cache_clear()
+    _project_at.cache_clear()
+
+
+class Checker:
+    """Checks one file. With `errors` given, a detector that fails is noted there and the others go on."""
+
+    def __init__(self, path: str, settings: Settings, errors: list[str] | None = None, search: bool = True) -> None:
+        self.path = path
+        self.settings = settings
+        self.errors = errors
+        self.search = search
+        self.codes = settings.codes_for(path)
+        self.detectors = detectors_for(self.codes)
+        self.analysed = False
+
+    def check(self, text: str, data: bytes | None = None) -> list[Finding]:
+        """Findings in the text, sorted, without those that comments silence. `data`: the same as bytes, if at hand."""
+        source = SourceText(text, self.path)
+        due = self._due(text.encode("utf-8", "replace") if data is None else data)
+        try:
+            detections = self._detect(source, due) if due else check_syntax(text)
+        except NOT_PARSED as error:
+            return [unreadable(source, error)] if UNREADABLE in self.codes else []
+        rules = registry().rules
+        findings = [make_finding(rules[d.code], d) for d in detections if d.code in self.codes]
+        findings = self._silence(source, findings)
+        findings.sort(key=lambda found: (found.start, found.end, found.code))
+        return findings
+
+    def fix(self, text: str, unsafe: bool) -> Fixed:
+        return until_stable(text, self.check, unsafe)
+
+    def _due(self, data: bytes) -> list[str]:
+        """Detectors that can find something in these bytes."""
+        if not self.search:
+            return list(self.detectors)
+        return [name for name, search in self.detectors.items() if any(text in data for text in search)]
+
+    def _detect(self, source: SourceText, due: Sequence[str]) -> list[Detection]:
+        from attn_advisor.source.module import Module
+
+        self.analysed = True
+        module = Module(source, project_for(os.path.dirname(self.path)), self.settings.target_torch)
+        module.tree  # noqa: B018 - a file that cannot be parsed says so here
+        detections: list[Detection] = []
+        for name in due:
+            try:
+                detections += detector(name)(module)
+            except Exception as error:
+                if self.errors is None:
+                    raise
+                self.errors.append(describe(error, name))
+        return detections
+
+    def _silence(self, source: SourceText, findings: list[Finding]) -> list[Finding]:
+        if self.settings.ignore_noqa or not noqa.may_matter(source.text, bool(findings)):
+            return findings
+        comments = noqa.directives(source)
+        findings = noqa.silence(findings, comments, source)
+        rules = registry().rules
+        if UNUSED_SUPPRESSION in self.codes:
+            unused = noqa.unused(comments, source, UNUSED_SUPPRESSION, self._judged)
+            idle = [make_finding(rules[UNUSED_SUPPRESSION], detection) for detection in unused]
+            named = [comment for comment in comments if UNUSED_SUPPRESSION in comment.codes]
+            findings += noqa.silence(idle, named, source)
+        return findings
+
+    def _judged(self, code: str) -> bool:
+        """Whether a comment that names this code and silences nothing is idle: the rule is on, or there is no such rule."""
+        rules = registry().rules
+        if code in rules:
+            return code in self.codes and rules[code].stage == "static"
+        return code.startswith("ATN")
+
+
+@cache
+def detectors_for(codes: frozenset[str]) -> dict[str, tuple[bytes, ...]]:
+    return registry().detectors(sorted(codes))
+
+
+def check_syntax(text: str) -> list[Detection]:
+    """Raises what `ast.parse` raises. Cheaper than it where the text is right: no tree is made of Python objects."""
+    import symtable
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            symtable.symtable(text, "<file>", "exec")
+        except NOT_PARSED:
+            ast.parse(text)  # the symbol table is stricter: only what cannot be parsed counts
+    return []
+
+
+def unreadable(source: SourceText, error: BaseException) -> Finding:
+    """The finding ATN000 for a text that cannot be read or parsed."""
+    start = 0
+    if isinstance(error, files.ReadError):
+        reason, row, column = error.reason, error.row, 1
+    elif isinstance(error, SyntaxError):
+        reason, row, column = error.msg or "invalid syntax", error.lineno or 1, error.offset or 1
+        reason = f"syntax error: {reason}"
+    else:
+        reason, row, column = f"too deeply nested to parse ({type(error).__name__})", 1, 1
+        if isinstance(error, ValueError):
+            reason = str(error)
+    starts = source.line_starts
+    if source.text:
+        start = min(starts[min(row, len(starts)) - 1] + max(column - 1, 0), len(source.text))
+    detection = Detection(UNREADABLE, start, min(start + 1, len(source.text)), facts={"reason": reason, "row": row})
+    detection.values = {"reason": reason}
+    return make_finding(registry().rules[UNREADABLE], detection)
+
+
+def describe(error: BaseException, where: str) -> str:
+    """An internal error in one line, with the place it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    return f"internal error in {where}: {type(error).__name__}: {error}{place}"
+
+
+def check_file(path: str, settings: Settings, mode: Mode = "check") -> FileResult:
+    """Read, check and, in mode `fix`, rewrite one file. Nothing that is wrong with it raises."""
+    result = FileResult(path)
+    checker = Checker(path, settings, result.errors)
+    try:
+        content = files.read(path)
+    except files.ReadError as error:
+        result.text = ""
+        if UNREADABLE in checker.codes:
+            result.findings = [unreadable(SourceText("", path), error)]
+        return result
+    try:
+        if mode == "check":
+            result.findings = checker.check(content.text, content.data)
+        else:
+            _fix_file(result, checker, content, mode)
+    except Exception as error:
+        result.errors.append(describe(error, "the pipeline"))
+    result.analysed = checker.analysed
+    if result.findings or result.fixed:
+        result.text = content.text if result.fixed_text is None or mode == "diff" else result.fixed_text
+    return result
+
+
+def _fix_file(result: FileResult, checker: Checker, content: files.Content, mode: Mode) -> None:
+    done = checker.fix(content.text, checker.settings.unsafe_fixes)
+    result.findings, result.fixed = done.remaining, done.fixed
+    if done.error:
+        result.errors.append(done.error)
+    if done.text == content.text:
+        return
+    result.fixed_text = done.text
+    if mode == "fix":
+        try:
+            files.write(result.path, done.text, content)
+        except files.WriteError as error:
+            result.errors.append(f"not fixed: {error}")
+            result.findings, result.fixed, result.fixed_text = checker.check(content.text, content.data), [], None
+
+
+Job = tuple[str, Settings]
+
+
+def run(
+    jobs: Sequence[Job], mode: Mode = "check", workers: int = 0, cache: Cache | None = None
+) -> Iterator[FileResult]:
+    """Results of many files, in order. `workers` 0 means as many as there are processors."""
+    workers = workers or processors()
+    with lean_memory():
+        if workers == 1 or len(jobs) < POOL_FILES:
+            yield from _serial(jobs, mode)
+        else:
+            yield from _parallel(jobs, mode, workers)
+
+
+def processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def lean_memory() -> Iterator[None]:
+    """The automatic garbage collector off: it would walk every syntax tree again and again. `_serial` calls it instead."""
+    was_on = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_on:
+            gc.enable()
+
+
+def _serial(jobs: Sequence[Job], mode: Mode) -> Iterator[FileResult]:
+    analysed = 0
+    for path, settings in jobs:
+        result = check_file(path, settings, mode)
+        analysed += result.analysed
+        if analysed >= COLLECT_EVERY:
+            gc.collect()
+            analysed = 0
+        yield result
+
+
+def _worker(jobs: Sequence[Job], mode: Mode) -> list[FileResult]:
+    gc.disable()
+    results = list(_serial(jobs, mode))
+    gc.collect()
+    return results
+
+
+def _parallel(jobs: Sequence[Job], mode: Mode, workers: int) -> Iterator[FileResult]:
+    """In processes. Where one dies, its files are tried again alone, so that only the one that kills it is lost."""
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    chunks = [jobs[at : at + CHUNK_FILES] for at in range(0, len(jobs), CHUNK_FILES)]
+    with ProcessPoolExecutor(min(workers, len(chunks))) as pool:
+        futures = [pool.submit(_worker, chunk, mode) for chunk in chunks]
+        for chunk, future in zip(chunks, futures, strict=True):
+            try:
+                results = future.result()
+            except BrokenProcessPool:
+                results = _alone(chunk, mode)
+            yield from results
+
+
+def _alone(jobs: Sequence[Job], mode: Mode) -> list[FileResult]:
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    try:
+        with ProcessPoolExecutor(1) as pool:
+            return pool.submit(_worker, jobs, mode).result()
+    except BrokenProcessPool:
+        if len(jobs) > 1:
+            return [result for job in jobs for result in _alone([job], mode)]
+        died = "the process that checked it died (out of memory, or nested too deeply)"
+        return [FileResult(jobs[0][0], errors=[died])]

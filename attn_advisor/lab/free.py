@@ -1,0 +1,243 @@
+"""What to try for the free variables of a cut, the attributes behind its self, and the arguments of a forward."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attn_advisor.lab import roles
+from attn_advisor.lab.job import Sizes
+from attn_advisor.lab.roles import Spec
+
+if TYPE_CHECKING:
+    from attn_advisor.lab.programs import Source
+
+LETTERS = set("bhlsdecnyx1")
+LAYOUTS = {
+    "query": ["bhld", "blhd", "nld", "bld", "lnd", "bhl1d", "ld"],
+    "key": ["bhsd", "bshd", "nsd", "bsd", "snd", "bhds", "nds", "sd"],
+    "value": ["bhsd", "bshd", "nsd", "bsd", "snd", "sd"],
+}
+
+
+def free_options(source: Source) -> list[list[Spec]]:
+    """For each free name of the cut its likely specs, the likeliest first."""
+    unpacked = _unpacked_sizes(source)
+    return [_options(source, name, unpacked) for name in source.found.free]
+
+
+def _options(source: Source, name: str, unpacked: dict[str, str]) -> list[Spec]:
+    facts = source.job.facts
+    axes = facts.get("axes") or {}
+    for role in ("query", "key", "value"):
+        expression = str(facts.get(role) or "")
+        if name == expression:
+            known = str(axes.get(role) or "")
+            layouts = ([known] if known and set(known) <= LETTERS else []) + LAYOUTS[role]
+            return [_tensor(source, name, role, layout) for layout in dict.fromkeys(layouts)]
+        if name in _names(expression) and not roles.means(roles.SCALE, name) and roles.number(name, Sizes(1, 1, 1, 1, 1)) in (None, 1):
+            return [_tensor(source, name, role, layout) for layout in LAYOUTS[role]]
+    for mask in facts.get("masks") or []:
+        if name in _names(str(mask.get("expression"))) | _names(str(mask.get("keep") or "")):
+            return _mask_options(name, mask)
+    if name in unpacked:
+        return [_plain(name, "size", unpacked[name])]
+    if roles.means(roles.DROPOUT, name) and not roles.means("p|rate", name):
+        return [Spec(name, "dropout", value=0.1), Spec(name, "object", value=torch.nn.Dropout(0.1))]
+    if re.fullmatch(r"q|query(_states|_layer)?|queries|xq|qh|q_\w*", name):
+        return [_tensor(source, name, "query", layout) for layout in LAYOUTS["query"]]
+    if re.fullmatch(r"k|key(_states|_layer)?|keys|xk|kh|k_\w*", name):
+        return [_tensor(source, name, "key", layout) for layout in LAYOUTS["key"]]
+    if re.fullmatch(r"v|value(_states|_layer)?|values|xv|vh|v_\w*", name):
+        return [_tensor(source, name, "value", layout) for layout in LAYOUTS["value"]]
+    if roles.means(roles.SCALE, name):
+        return [_plain(name, "scale", name)]
+    if roles.means(roles.BIAS, name) and not roles.means(r".*mask.*|causal_bias", name):
+        return [*_bias_options(name), Spec(name, "none")]
+    if roles.means(roles.MASK, name):
+        return [*roles.mask_specs(name), *roles.mask_specs(name, kind="additive"), Spec(name, "none")]
+    value = roles.number(name, Sizes(2, 2, 2, 2, 2))
+    made = [] if value is None else [_plain(name, "flag" if isinstance(value, bool) else "size", name)]
+    sizes = [_plain(name, "size", letter) for letter in ("l", "s", "b", "h", "d", "c")]
+    return [*made, Spec(name, "none"), Spec(name, "flag", value=False), *roles.hidden_specs(name)[:1], *_bias_options(name)[:2], *sizes]
+
+
+def _mask_options(name: str, mask: dict[str, Any]) -> list[Spec]:
+    """By the mask's form and kind; which sense hides is read off the `keep` expression by evaluating it."""
+    kind = {"bool": "bool", "additive": "additive", "causal": "bool"}.get(str(mask.get("kind")), "")
+    if not kind:
+        kind = "additive" if mask.get("form") == "add" else "bool"
+    pattern = "causal" if mask.get("kind") == "causal" else ""
+    drop = drops(name, mask)
+    first = roles.mask_specs(name, kind=kind, pattern=pattern, drop=drop)
+    other = "int" if kind == "bool" else "bool"
+    if mask.get("form") == "add" and roles.means(roles.BIAS, name):
+        first = [*_bias_options(name), *first]
+    return [*first, *roles.mask_specs(name, kind=other, pattern=pattern, drop=drop)[:4], Spec(name, "none")]
+
+
+def drops(name: str, mask: dict[str, Any]) -> bool:
+    """Whether True in the named mask hides a key, by the keep expression or the form of its use."""
+    keep = str(mask.get("keep") or "")
+    if name in _names(keep):
+        try:
+            kept = eval(keep, {"torch": torch}, {name: torch.tensor([[[[True, False]]]])})
+            first, second = torch.as_tensor(kept).flatten()[:2].tolist()
+            if first != second:
+                return not first
+        except Exception:
+            pass
+    expression = str(mask.get("expression"))
+    inverted = bool(re.search(r"== *0|~|logical_not|== *False|< *1|<= *0", expression)) or expression.startswith("not ")
+    if mask.get("form") in ("masked_fill", "setitem"):
+        return not inverted
+    return inverted
+
+
+def _bias_options(name: str) -> list[Spec]:
+    return [Spec(name, "bias", axes) for axes in ("1hls", "hls", "bhls", "ls", "nls", "1h1s", "bls")]
+
+
+def _tensor(source: Source, name: str, role: str, axes: str) -> Spec:
+    """A query, key or value, in memory as the function lays it out: heads split from a projection stand after the length."""
+    memory = ""
+    if axes in ("bhld", "bhsd") and _split_from_projection(source, name):
+        memory = axes[0] + axes[2] + axes[1] + axes[3]
+    return Spec(name, role, axes, memory, grad=True)
+
+
+def _split_from_projection(source: Source, name: str) -> bool:
+    first_row = source.found.rows[0]
+    for node in ast.walk(source.found.function):
+        if isinstance(node, ast.Assign) and node.lineno < first_row:
+            stored = {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            text = re.sub(r"\s", "", ast.unparse(node.value))
+            if name in stored and re.search(r"transpose\((1,2|-2,-3|-3,-2|2,1)\)|permute\(\(?0,2,1,3|bn\(?hd\)?->bhnd|->\w*bhnd", text):
+                return True
+    return False
+
+
+def _plain(name: str, role: str, meaning: str) -> Spec:
+    """A number that follows the sizes: `meaning` is an axis letter or a name."""
+    if len(meaning) == 1 and meaning in LETTERS:
+        return Spec(name, role, value=partial(_length, meaning))
+    return Spec(name, role, value=partial(roles.number, meaning))
+
+
+def _length(letter: str, sizes: Sizes) -> int:
+    return roles.side(letter, sizes)
+
+
+def _reassigned(source: Source, name: str) -> bool:
+    """Whether the function gives the name a new value before the attention."""
+    stores = (n for n in ast.walk(source.found.function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    return any(n.id == name and n.lineno < source.found.rows[0] for n in stores)
+
+
+def _names(expression: str) -> set[str]:
+    try:
+        tree = ast.parse(expression, mode="eval")
+    except SyntaxError:
+        return set()
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+
+
+def _unpacked_sizes(source: Source) -> dict[str, str]:
+    """Names that the function unpacks from a shape before the cut: `B, L, C = x.shape` gives letters."""
+    found: dict[str, str] = {}
+    shapes = {2: "lc", 3: "blc", 4: "bhld"}
+    for node in ast.walk(source.found.function):
+        if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple)):
+            continue
+        text = ast.unparse(node.value)
+        names = [e.id if isinstance(e, ast.Name) else "" for e in node.targets[0].elts]
+        if not re.search(r"\.shape|\.size\(\)", text) or len(names) not in shapes:
+            continue
+        for name, letter in zip(names, shapes[len(names)]):
+            if name and not (roles.means(roles.HEADS, name) or roles.means(roles.HEAD_DIM, name)):
+                found.setdefault(name, letter)
+    return found
+
+
+def attribute_options(source: Source, owner: Any) -> list[list[Spec]]:
+    """Specs named `self.x` for attributes the cut reads and the stand-in object does not have."""
+    read: list[str] = []
+    for statement in source.found.statements:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == source.found.self_name:
+                if isinstance(node.ctx, ast.Load) and not hasattr(owner, node.attr) and node.attr not in read:
+                    read.append(node.attr)
+    options: list[list[Spec]] = []
+    for name in read:
+        attribute = f"self.{name}"
+        if roles.means(r".*(softmax|attend)", name):
+            options.append([Spec(attribute, "object", value=torch.nn.Softmax(dim=-1))])
+        elif roles.means(r".*(drop|dropout)\w*", name):
+            options.append([Spec(attribute, "object", value=torch.nn.Dropout(0.1)), Spec(attribute, "dropout", value=0.1)])
+        elif roles.means(roles.MASK, name):
+            options.append([*roles.mask_specs(attribute, pattern="causal", drop=False), Spec(attribute, "none")])
+        elif roles.number(name, Sizes(2, 2, 2, 2, 2)) is not None:
+            options.append([_plain_attribute(name)])
+        else:
+            options.append([Spec(attribute, "object", value=torch.nn.Identity()), Spec(attribute, "flag", value=False), Spec(attribute, "none")])
+    return options
+
+
+def _plain_attribute(name: str) -> Spec:
+    return Spec(f"self.{name}", "size", value=partial(roles.number, name))
+
+
+def forward_options(source: Source, made: type) -> Iterator[list[list[Spec]]]:
+    """Argument lists to try for a forward: the required ones, then with optional contexts, then with optional masks."""
+    parameters = list(inspect.signature(made.forward).parameters.values())[1:]  # type: ignore[attr-defined]
+    overrides = source.overrides("forward")
+    plain = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    required = [p for p in plain if p.default is p.empty or p.name in overrides]
+    yield [_argument(source, p, overrides) for p in required]
+    optional = [p for p in plain if p not in required]
+    contexts = [p for p in optional if roles.means(roles.OTHER, p.name) or roles.means(roles.HIDDEN, p.name)]
+    if contexts:
+        yield [_argument(source, p, overrides) for p in required + contexts]
+    masks = [p for p in optional if roles.means(roles.MASK, p.name)]
+    if masks:
+        yield [_argument(source, p, overrides) for p in required + contexts + masks]
+    flags = [p for p in optional if isinstance(p.default, bool)]
+    if flags:
+        flipped = [[Spec(p.name, "flag", value=not p.default)] for p in flags]
+        yield [_argument(source, p, overrides) for p in required] + flipped
+
+
+def _argument(source: Source, parameter: inspect.Parameter, overrides: dict[str, Any]) -> list[Spec]:
+    name = parameter.name
+    if name in overrides:
+        return [Spec(name, "given", value=overrides[name])]
+    for mask in source.job.facts.get("masks") or []:
+        if name in _names(str(mask.get("expression"))):
+            return _mask_options(name, mask)
+    for role in ("query", "key", "value"):
+        if source.job.facts.get(role) == name and not _reassigned(source, name):
+            known = str((source.job.facts.get("axes") or {}).get(role) or "")
+            layouts = ([known] if known and set(known) <= LETTERS else []) + LAYOUTS[role]
+            return [Spec(name, role, layout, grad=True) for layout in dict.fromkeys(layouts)]
+    if roles.means(r"(k|v|key|value|keys|values|kv)(_\w+)?", name) and not roles.means(roles.MASK, name):
+        return roles.hidden_specs(name, "value" if name.startswith("v") else "key", keys=True)
+    if roles.means(roles.OTHER, name):
+        return roles.hidden_specs(name, "context", keys=True)
+    if roles.means(roles.HIDDEN, name):
+        return roles.hidden_specs(name, "query" if name.startswith("q") else "hidden")
+    if roles.means(roles.MASK, name):
+        kinds = [spec for kind in ("bool", "additive", "int") for spec in roles.mask_specs(name, kind=kind)]
+        return [*kinds, Spec(name, "none")] if parameter.default is parameter.empty else [Spec(name, "none"), *kinds]
+    if roles.means(r"(input_)?(ids?|tokens?|idx|indices|position_ids|positions)", name):
+        return [Spec(name, "ids", "bl"), Spec(name, "none")]
+    if roles.means(roles.BIAS, name):
+        return [*_bias_options(name), Spec(name, "none")]
+    value = roles.number(name, Sizes(2, 2, 2, 2, 2))
+    plain = [_plain(name, "size", name)] if value is not None else []
+    return [*plain, Spec(name, "none"), *roles.hidden_specs(name)]

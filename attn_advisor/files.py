@@ -24,12 +24,13 @@ BLANK = re.compile(rb"^[ \t\f]*(?:[#\r\n]|$)")
 
 
 class ReadError(Exception):
-    """A file that cannot be read as Python text; `row` is where, when that is known."""
+    """A file that cannot be read as Python text; `row` is where, `text` what could be made out, when that is known."""
 
-    def __init__(self, reason: str, row: int = 1) -> None:
+    def __init__(self, reason: str, row: int = 1, text: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
         self.row = row
+        self.text = text
 
 
 class WriteError(Exception):
@@ -57,14 +58,16 @@ def decode(data: bytes) -> Content:
     try:
         text = codecs.decode(body, "utf-8" if encoding == "utf-8-sig" else encoding)
     except UnicodeDecodeError as error:
-        reason = f"is not valid {error.encoding}: byte 0x{body[error.start]:02x} at offset {error.start}"
-        raise ReadError(reason, body.count(b"\n", 0, error.start) + 1) from error
+        row = body.count(b"\n", 0, error.start) + 1
+        reason = f"is not valid {error.encoding}: byte 0x{body[error.start]:02x} in line {row}"
+        raise ReadError(reason, row, codecs.decode(body, error.encoding, "replace")) from error
     except (LookupError, ValueError) as error:
         raise ReadError(f"declares the encoding {encoding!r}, which cannot be used: {error}") from error
     if not isinstance(text, str):
         raise ReadError(f"declares {encoding!r}, which is no text encoding")
     if "\0" in text:
-        raise ReadError("is a binary file: it holds a null byte", text.count("\n", 0, text.index("\0")) + 1)
+        row = text.count("\n", 0, text.index("\0")) + 1
+        raise ReadError(f"is a binary file: it holds a null byte in line {row}", row)
     return Content(data, text, encoding)
 
 

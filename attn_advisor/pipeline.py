@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from attn_advisor import files
 from attn_advisor.findings import Detection, Finding
@@ -27,9 +27,6 @@ from attn_advisor.settings import Resolver, Settings
 from attn_advisor.source import noqa
 from attn_advisor.source.project import Project
 from attn_advisor.source.text import SourceText
-
-if TYPE_CHECKING:
-    from attn_advisor.cache import Cache
 
 Mode = Literal["check", "fix", "diff"]
 POOL_FILES = 40  # below this many files, starting processes costs more than it gains
@@ -207,50 +204,62 @@ def describe(error: BaseException, where: str) -> str:
 
 def check_file(path: str, settings: Settings, mode: Mode = "check") -> FileResult:
     """Read, check and, in mode `fix`, rewrite one file. Nothing that is wrong with it raises."""
-    result = FileResult(path)
-    checker = Checker(path, settings, result.errors)
     try:
-        content = files.read(path)
+        data = files.read_bytes(path)
     except files.ReadError as error:
-        result.text = ""
-        if UNREADABLE in checker.codes:
-            result.findings = [unreadable(SourceText("", path), error)]
-        return result
-    try:
-        if mode == "check":
-            result.findings = checker.check(content.text, content.data)
-        else:
-            _fix_file(result, checker, content, mode)
-    except Exception as error:
-        result.errors.append(describe(error, "the pipeline"))
-    result.analysed = checker.analysed
-    if result.findings or result.fixed:
-        result.text = content.text if result.fixed_text is None or mode == "diff" else result.fixed_text
+        return _unread(path, settings, error)
+    result = check_data(path, data, settings, mode)
+    if mode == "fix" and result.fixed_text is not None:
+        _write(result, settings, files.decode(data))
     return result
 
 
-def _fix_file(result: FileResult, checker: Checker, content: files.Content, mode: Mode) -> None:
-    done = checker.fix(content.text, checker.settings.unsafe_fixes)
-    result.findings, result.fixed = done.remaining, done.fixed
-    if done.error:
-        result.errors.append(done.error)
-    if done.text == content.text:
-        return
-    result.fixed_text = done.text
-    if mode == "fix":
-        try:
-            files.write(result.path, done.text, content)
-        except files.WriteError as error:
-            result.errors.append(f"not fixed: {error}")
-            result.findings, result.fixed, result.fixed_text = checker.check(content.text, content.data), [], None
+def check_data(path: str, data: bytes, settings: Settings, mode: Mode = "check") -> FileResult:
+    """Check a file's bytes. In the modes `fix` and `diff` the result has the fixed text; nothing is written."""
+    result = FileResult(path)
+    checker = Checker(path, settings, result.errors)
+    try:
+        content = files.decode(data)
+        if mode == "check":
+            result.findings = checker.check(content.text, data)
+        else:
+            done = checker.fix(content.text, settings.unsafe_fixes)
+            result.findings, result.fixed = done.remaining, done.fixed
+            result.errors += [done.error] if done.error else []
+            result.fixed_text = done.text if done.text != content.text else None
+    except files.ReadError as error:
+        return _unread(path, settings, error)
+    except Exception as error:
+        result.errors.append(describe(error, "the pipeline"))
+    result.errors = list(dict.fromkeys(result.errors))  # each pass of fixing meets the same one
+    result.analysed = checker.analysed
+    if result.findings or result.fixed:
+        result.text = result.fixed_text if mode == "fix" and result.fixed_text is not None else content.text
+    return result
+
+
+def _unread(path: str, settings: Settings, error: files.ReadError) -> FileResult:
+    result = FileResult(path, text=error.text)
+    if UNREADABLE in settings.codes_for(path):
+        result.findings = [unreadable(SourceText(error.text, path), error)]
+    return result
+
+
+def _write(result: FileResult, settings: Settings, before: files.Content) -> None:
+    """Put the fixed text in the file's place; where that fails, the findings are those of the file as it is."""
+    try:
+        files.write(result.path, result.fixed_text or "", before)
+    except files.WriteError as error:
+        unfixed = check_data(result.path, before.data, settings)
+        result.findings, result.text = unfixed.findings, unfixed.text
+        result.fixed, result.fixed_text = [], None
+        result.errors.append(f"not fixed: the file {error}")
 
 
 Job = tuple[str, Settings]
 
 
-def run(
-    jobs: Sequence[Job], mode: Mode = "check", workers: int = 0, cache: Cache | None = None
-) -> Iterator[FileResult]:
+def run(jobs: Sequence[Job], mode: Mode = "check", workers: int = 0) -> Iterator[FileResult]:
     """Results of many files, in order. `workers` 0 means as many as there are processors."""
     workers = workers or processors()
     with lean_memory():

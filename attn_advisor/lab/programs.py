@@ -50,14 +50,6 @@ class Setup:
     def run(self, version: str) -> torch.Tensor:
         return self.versions[version](self.owners.get(version), self.values)
 
-    def leaves(self, version: str) -> list[torch.Tensor]:
-        """Tensors that want a gradient: arguments first, then the owner's parameters."""
-        found = [v for v in self.values.values() if isinstance(v, torch.Tensor) and v.requires_grad]
-        owner = self.owners.get(version)
-        if isinstance(owner, torch.nn.Module):
-            found += [p for p in owner.parameters() if p.requires_grad]
-        return found
-
 
 @dataclass
 class Program:
@@ -71,6 +63,8 @@ class Program:
     unavailable: dict[str, str] = field(default_factory=dict)
     """Why a version does not exist."""
     notes: list[str] = field(default_factory=list)
+    tiny: Sizes = TINY_ATTENTION[0]
+    """The size at which the program was found to run."""
     rows: tuple[int, int] = (0, 0)
     """First and last row of the attention in the file."""
 
@@ -217,8 +211,8 @@ def attention_program(source: Source) -> Program:
         functions.pop("rewritten")
         unavailable["rewritten"] = f"the rewrite reads {', '.join(sorted(map(str, missing)))}, which the cut does not hold"
     versions = {name: version_of(name) for name in functions}
-    specs, owner, notes = _solve_attention(source, versions["as_written"])
-    return Program("attention", specs, versions, owner, unavailable, source.notes + notes, found.rows)
+    specs, owner, notes, tiny = _solve_attention(source, versions["as_written"])
+    return Program("attention", specs, versions, owner, unavailable, source.notes + notes, tiny, found.rows)
 
 
 def _compile(function: ast.FunctionDef, namespace: dict[str, Any], path: Path) -> Callable[..., Any]:
@@ -228,7 +222,7 @@ def _compile(function: ast.FunctionDef, namespace: dict[str, Any], path: Path) -
     return made
 
 
-def _solve_attention(source: Source, version: Version) -> tuple[tuple[Spec, ...], Callable[[str, Sizes], Any], list[str]]:
+def _solve_attention(source: Source, version: Version) -> tuple[tuple[Spec, ...], Callable[[str, Sizes], Any], list[str], Sizes]:
     """Arguments and owner for which the cut runs at a tiny size."""
     from attn_advisor.lab.free import attribute_options, free_options
 
@@ -256,13 +250,13 @@ def _solve_attention(source: Source, version: Version) -> tuple[tuple[Spec, ...]
         if found.self_name is None:
             specs = roles.solve(options, lambda chosen: attempt(chosen, None, sizes))
             if specs is not None:
-                return specs, lambda name, wanted: None, []
+                return specs, lambda name, wanted: None, [], sizes
             continue
         for owner_of, extra, note in _owners(source, sizes, attribute_options):
             owner = owner_of("as_written", sizes)
             specs = roles.solve(options + extra, lambda chosen: attempt(chosen, owner, sizes))
             if specs is not None:
-                return specs, owner_of, note
+                return specs, owner_of, note, sizes
     raise CannotRun(_explain(source, failures))
 
 
@@ -310,7 +304,7 @@ def module_program(source: Source) -> Program:
     if made is None or not issubclass(made, torch.nn.Module):
         reason = "is not a torch.nn.Module" if made is not None else "could not be defined"
         raise CannotRun(f"{name} {reason}" + "".join(f" ({note})" for note in source.notes))
-    place, specs = _solve_module(source, made)
+    place, specs, tiny = _solve_module(source, made)
     trees: dict[str, ast.Module] = {"as_written": source.tree}
     unavailable: dict[str, str] = {}
     changed = transform.in_place(source.found.statements)
@@ -337,10 +331,10 @@ def module_program(source: Source) -> Program:
     def call(owner: Any, values: dict[str, Any]) -> torch.Tensor:
         return first_tensor(owner(**values))
 
-    return Program("module", specs, dict.fromkeys(trees, call), owner, unavailable, source.notes, source.found.rows)
+    return Program("module", specs, dict.fromkeys(trees, call), owner, unavailable, source.notes, tiny, source.found.rows)
 
 
-def _solve_module(source: Source, made: type) -> tuple[int, tuple[Spec, ...]]:
+def _solve_module(source: Source, made: type) -> tuple[int, tuple[Spec, ...], Sizes]:
     """Which constructor arguments and which forward arguments work at a tiny size."""
     from attn_advisor.lab.free import forward_options
 
@@ -377,7 +371,7 @@ def _solve_module(source: Source, made: type) -> tuple[int, tuple[Spec, ...]]:
     for sizes in TINY_MODULE:
         try:
             place, _ = instantiate.build(made, sizes, source.loaded.namespace, overrides, lambda i: accept(i, sizes))
-            return place, chosen
+            return place, chosen, sizes
         except instantiate.CannotBuild as failure:
             error = error or str(failure)
     detail = f" ({max(set(problems), key=problems.count)})" if problems else ""

@@ -1,0 +1,156 @@
+"""Timing: candidates interleaved, caches flushed, medians over device events; peak memory above the inputs."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from attn_advisor.lab import slices
+from attn_advisor.lab.candidates import Candidate
+from attn_advisor.lab.programs import Setup
+
+MAX_ROUNDS = 200
+MIN_ROUNDS = 7
+STABLE = 0.004
+"""Rounds end when the standard error of every median is below this share of it."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Median and interquartile range in milliseconds over `runs` measurements."""
+
+    median_ms: float
+    iqr_ms: float
+    runs: int
+
+
+def step_of(candidate: Candidate, setup: Setup, train: bool) -> Callable[[], object]:
+    """What is timed: one forward without gradients, or in train mode a forward and the backward pass to every leaf."""
+    run = candidate.bind(setup)
+    if not train:
+
+        def forward() -> object:
+            with torch.no_grad():
+                return run()
+
+        return forward
+    wanted = list(slices.leaves(setup, candidate.version).values())
+    with torch.enable_grad(), candidate.context():
+        gradient = slices.gradient_of(run())
+
+    def forward_backward() -> object:
+        return torch.autograd.grad(run(), wanted, gradient, allow_unused=True)
+
+    return forward_backward
+
+
+class Clock:
+    """Times single runs on a device. On CUDA each run finds a flushed L2 cache and its launches queued behind the flush."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cuda = device.type == "cuda"
+        self._pending: list[tuple[torch.cuda.Event, torch.cuda.Event, list[float]]] = []
+        if self.cuda:
+            l2 = torch.cuda.get_device_properties(device).L2_cache_size
+            self._flush = torch.empty(max(256 << 20, 4 * l2) // 4, dtype=torch.int32, device=device)
+
+    def sample(self, step: Callable[[], object], into: list[float], number: int = 1) -> None:
+        """One measurement in ms, the mean of `number` runs on the CPU. On CUDA it is there after `collect`."""
+        if not self.cuda:
+            start = time.perf_counter()
+            for _ in range(number):
+                step()
+            into.append((time.perf_counter() - start) * 1000 / number)
+            return
+        self._flush.zero_()
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        first.record()
+        step()
+        last.record()
+        self._pending.append((first, last, into))
+
+    def collect(self) -> None:
+        """Wait for the device and put its times into the lists."""
+        if not self.cuda:
+            return
+        torch.cuda.synchronize(self.device)
+        for first, last, into in self._pending:
+            into.append(first.elapsed_time(last))
+        self._pending.clear()
+
+
+def times(
+    candidates: list[Candidate], setup: Setup, train: bool, device: torch.device, budget: float, progress: Callable[[str], None]
+) -> dict[str, Timing]:
+    """Median times of all candidates within `budget` seconds. Each round runs every candidate once, starting with another one."""
+    clock = Clock(device)
+    steps = {c.name: step_of(c, setup, train) for c in candidates}
+    samples: dict[str, list[float]] = {c.name: [] for c in candidates}
+    numbers = {}
+    for candidate in candidates:
+        progress(candidate.name)
+        warm: list[float] = []
+        with candidate.context():
+            for _ in range(3):
+                clock.sample(steps[candidate.name], warm)
+                clock.collect()
+        numbers[candidate.name] = max(1, min(1000, math.ceil(1.0 / max(warm[-1], 1e-4))))
+    gc.collect()
+    gc.disable()
+    try:
+        started, rounds = time.perf_counter(), 0
+        while rounds < MAX_ROUNDS:
+            for at in range(len(candidates)):
+                candidate = candidates[(at + rounds) % len(candidates)]
+                with candidate.context():
+                    clock.sample(steps[candidate.name], samples[candidate.name], numbers[candidate.name])
+            clock.collect()
+            rounds += 1
+            progress("")
+            spent = time.perf_counter() - started
+            if spent > budget or (rounds >= MIN_ROUNDS and spent * (rounds + 1) / rounds > budget):
+                break
+            if rounds >= 3 * MIN_ROUNDS and all(_error(s) < STABLE for s in samples.values()):
+                break
+    finally:
+        gc.enable()
+    return {name: timing(values) for name, values in samples.items()}
+
+
+def timing(samples: list[float]) -> Timing:
+    """Median and interquartile range of measurements in ms."""
+    low, high = _quartiles(samples)
+    return Timing(statistics.median(samples), high - low, len(samples))
+
+
+def _quartiles(samples: list[float]) -> tuple[float, float]:
+    if len(samples) < 2:
+        return samples[0], samples[0]
+    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return low, high
+
+
+def _error(samples: list[float]) -> float:
+    """Standard error of the median as a share of it, from the quartiles (normal: sigma = IQR / 1.349, 1.253 for the median)."""
+    low, high = _quartiles(samples)
+    return 1.253 * (high - low) / 1.349 / math.sqrt(len(samples)) / max(statistics.median(samples), 1e-9)
+
+
+def peak_bytes(candidate: Candidate, setup: Setup, train: bool, device: torch.device) -> int:
+    """Most memory of the CUDA allocator above what was allocated before the run."""
+    step = step_of(candidate, setup, train)
+    with candidate.context():
+        step()
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        step()
+        torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before

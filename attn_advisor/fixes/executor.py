@@ -249,7 +249,7 @@ def run(
         torch.manual_seed(2)
         with (
             warnings.catch_warnings(),
-            _default_dtype(dtype),
+            _default_dtype(torch.float32 if dtype in HALF else dtype),
             dropout,
             precision if watch else nullcontext(),
             torch.autocast(device, autocast) if autocast else nullcontext(),
@@ -417,6 +417,8 @@ def compare(
     tensors, in which shapes, dtypes and errors must agree (and values roughly).
     """
     loaded = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # these tensors are far too small to share out
     try:
         sides = []
         for side in (before, after):
@@ -430,6 +432,7 @@ def compare(
             sides.append(side)
         return _compare_loaded(sides[0], sides[1], recipe, rows, signatures, meta)
     finally:
+        torch.set_num_threads(threads)
         for module in loaded:
             unload(module)
 

@@ -1,0 +1,96 @@
+"""One generated program through the tool: found, fixed, and the fix proved by running both."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from attn_advisor.fixes.executor import Source, compare
+from attn_advisor.pipeline import check_text, fix_text
+from attn_advisor.settings import Settings
+from tests.generator.choices import shrink
+from tests.generator.programs import Program, again
+
+NOT_EMPTY = ("random", "full", "causal")
+ATTENTION_CODES = ("ATN101", "ATN102", "ATN103")
+
+
+@dataclass
+class Trial:
+    """What became of a program. `problem` is the kind of the first thing that went wrong, "" if nothing did; `detail` says more."""
+
+    codes: list[str] = field(default_factory=list)
+    verdicts: list[str] = field(default_factory=list)
+    blockers: list[str] = field(default_factory=list)
+    safe: bool = False
+    unsafe: bool = False
+    executed: int = 0
+    problem: str = ""
+    detail: str = ""
+    fixed: str = ""
+
+
+def settings() -> Settings:
+    """The tool as it comes."""
+    from attn_advisor.pipeline import default_settings
+
+    return default_settings(str(Path(__file__).anchor + "generated/subject.py"))
+
+
+def check_only(text: str) -> list[str]:
+    return [found.code for found in check_text(text, "/generated/subject.py", settings())]
+
+
+def try_program(program: Program, signatures: bool = True) -> Trial:
+    """Check, fix (safe, then unsafe), fix again, and run. Nothing raises: a traceback of the tool is a problem too."""
+    trial = Trial()
+    where = "/generated/subject.py"
+    try:
+        for found in check_text(program.text, where, settings()):
+            if found.code in ATTENTION_CODES:
+                trial.codes.append(found.code)
+                trial.verdicts.append(found.verdict or "")
+                trial.blockers += found.blockers
+        results = []
+        for unsafe in (False, True):
+            text, _, _ = fix_text(program.text, where, settings(), unsafe=unsafe)
+            again_text, _, _ = fix_text(text, where, settings(), unsafe=unsafe)
+            results.append(text)
+            if again_text != text:
+                trial.problem, trial.detail, trial.fixed = "a second fix changes more", again_text, text
+                return trial
+    except Exception:
+        trial.problem, trial.detail = "the tool raises", traceback.format_exc(limit=-3)
+        return trial
+    safe, unsafe_text = results
+    trial.safe, trial.unsafe = safe != program.text, unsafe_text not in (program.text, safe)
+    for kind, text, rows in (("safe", safe, (*NOT_EMPTY, "empty")), ("unsafe", unsafe_text, NOT_EMPTY if program.additive else (*NOT_EMPTY, "empty"))):
+        if text == program.text or (kind == "unsafe" and text == safe):
+            continue
+        report = compare(Source(program.text, program.name), Source(text, program.name), program.recipe, rows=rows, signatures=signatures, meta=False)
+        trial.executed += report.compared
+        if report.verdict == "could not run":
+            continue  # an original that rejects every input proves nothing
+        if not report.equal:
+            trial.problem, trial.detail, trial.fixed = f"wrong {kind} rewrite", str(report), text
+            return trial
+    return trial
+
+
+def smallest(program: Program, problem: str, signatures: bool = True, limit: int = 400) -> Program:
+    """The program shrunk while the same kind of problem remains."""
+    tries = 0
+
+    def fails(choices: Mapping[str, int]) -> bool:
+        nonlocal tries
+        tries += 1
+        if tries > limit:
+            return False
+        try:
+            return try_program(again(choices), signatures).problem == problem
+        except SyntaxError:
+            return False
+
+    return again(shrink(program.choices, fails))

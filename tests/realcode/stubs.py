@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 STUBBED = frozenset({
-    "PIL", "accelerate", "apex", "bitsandbytes", "boto3", "botocore", "datasets", "fsspec", "ftfy", "horovod",
+    "PIL", "accelerate", "bitsandbytes", "boto3", "botocore", "datasets", "fsspec", "ftfy", "horovod",
     "huggingface_hub", "jsonargparse", "labml", "labml_helpers", "lightning", "lightning_utilities", "matplotlib",
     "psutil", "regex", "requests", "safetensors", "sentencepiece", "tokenizers", "torchaudio", "torchtext", "torchvision",
     "tqdm", "wandb", "yaml",

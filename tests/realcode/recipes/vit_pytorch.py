@@ -6,8 +6,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from tests.realcode.recipe import Function, Given, Recipe, given, keep, make, rand, some_empty
 
 Calls = dict[str, Callable[[], Given]]
@@ -43,12 +41,6 @@ def context(name: str = "context") -> Calls:
     return {"context": lambda: given(rand(2, 5, 16), **{name: rand(2, 3, 16)})}
 
 
-def attend(module: types.ModuleType) -> Any:
-    """Both files call an `einsum` that they forgot to import."""
-    module.__dict__.setdefault("einsum", torch.einsum)
-    return module.Attend()
-
-
 WITH_DROPOUT = (
     "deepvit jet_vit local_vit parallel_vit pit simple_vit_with_qk_norm vit vit_1d vit_3d vit_5 vit_with_decorr "
     "vit_with_keel_post_ln vit_with_patch_dropout vit_with_patch_merger"
@@ -82,16 +74,6 @@ RECIPES = [
     plain("cct", "Attention", 16, num_heads=2, attention_dropout=0.3),
     plain("cct_3d", "Attention", 16, num_heads=2, attention_dropout=0.3),
     plain("cross_vit", "Attention", 16, **HEADS, **DROP, calls=TOKENS | {"both": lambda: given(rand(2, 1, 16), rand(2, 3, 16), True)}),
-    *(
-        at(
-            "crossformer",
-            f"Attention ({kind})",
-            make("Attention", 16, kind, 2, dim_head=8, **DROP),
-            IMAGE,
-            follows_default=True,
-        )
-        for kind in ("short", "long")
-    ),
     plain("cvt", "Attention", 16, 3, 2, **HEADS, **DROP, calls=IMAGE),
     plain("jet_vit", "WindowAttention", 16, 4, 4, dim_head=8, window_size=2, **DROP, calls={"tokens": lambda: given(rand(2, 16, 16))}),
     at(
@@ -163,10 +145,6 @@ RECIPES = [
     plain("scalable_vit", "ScalableSelfAttention", 16, heads=2, dim_key=8, dim_value=6, reduction_factor=2, **DROP, calls=IMAGE),
     plain("scalable_vit", "InteractiveWindowedSelfAttention", 16, 2, heads=2, dim_key=8, dim_value=8, **DROP, calls=IMAGE),
     plain("sep_vit", "DSSA", 16, **HEADS, window_size=2, **DROP, calls=IMAGE | {"one window": lambda: given(rand(2, 16, 2, 2))}),
-    *(
-        at(module, "Attend", attend, {"heads": lambda: given(rand(2, 2, 5, 8), rand(2, 2, 3, 8), rand(2, 2, 3, 8))})
-        for module in ("simple_flash_attn_vit", "simple_flash_attn_vit_3d")
-    ),
     plain("simple_vit_attn_residual", "Attention", 16, **HEADS),
     at("simple_vit_attn_residual", "Attention (cross)", make("Attention", 16, **HEADS, cross_attend=True), context()),
     plain("simple_vit_with_relative_proj_pos_bias", "Attention", 16, **HEADS, calls={"image": lambda: given(rand(2, 3, 4, 16))}),

@@ -52,22 +52,22 @@ def decode(data: bytes) -> Content:
     if data.startswith(codecs.BOM_UTF8):
         encoding, body = "utf-8-sig", data[len(codecs.BOM_UTF8) :]
     elif data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise ReadError("is UTF-16, which Python does not read; save it as UTF-8")
+        raise ReadError("it is UTF-16, which Python does not read; save it as UTF-8")
     else:
         encoding = _cookie(data) or encoding
     try:
         text = codecs.decode(body, "utf-8" if encoding == "utf-8-sig" else encoding)
     except UnicodeDecodeError as error:
         row = body.count(b"\n", 0, error.start) + 1
-        reason = f"is not valid {error.encoding}: byte 0x{body[error.start]:02x} in line {row}"
+        reason = f"not valid {error.encoding}: byte 0x{body[error.start]:02x} in line {row}"
         raise ReadError(reason, row, codecs.decode(body, error.encoding, "replace")) from error
     except (LookupError, ValueError) as error:
-        raise ReadError(f"declares the encoding {encoding!r}, which cannot be used: {error}") from error
+        raise ReadError(f"it declares the encoding {encoding!r}, which cannot be used: {error}") from error
     if not isinstance(text, str):
-        raise ReadError(f"declares {encoding!r}, which is no text encoding")
+        raise ReadError(f"it declares {encoding!r}, which is no text encoding")
     if "\0" in text:
         row = text.count("\n", 0, text.index("\0")) + 1
-        raise ReadError(f"is a binary file: it holds a null byte in line {row}", row)
+        raise ReadError(f"a binary file, with a null byte in line {row}", row)
     return Content(data, text, encoding)
 
 

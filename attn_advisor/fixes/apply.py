@@ -50,9 +50,12 @@ def apply(text: str, fixes: Sequence[Fix]) -> tuple[str, list[Fix]]:
 
 
 def _conflict(one: Edit, other: Edit) -> bool:
-    """Whether two different edits touch the same text, or insert at one place, where the order would be a guess."""
+    """Whether two different edits touch the same text, or insert at one place, where the order would be a guess.
+
+    Text inserted where a replaced piece starts goes in front of it.
+    """
     if one.start == other.start:
-        return True
+        return (one.start == one.end) == (other.start == other.end)
     first, second = (one, other) if one.start < other.start else (other, one)
     return second.start < first.end
 

@@ -1,0 +1,1 @@
+"""Attention sites: recognition, masks, layout and rewriting."""

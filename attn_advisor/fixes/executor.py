@@ -23,15 +23,24 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from attn_advisor.fixes.inputs import Case, Recipe, build, cases
 from attn_advisor.fixes.load import load_source, lookup, unload
 
+NOT_EMPTY = ("random", "full", "causal")
+ALL_ROWS = (*NOT_EMPTY, "empty")
 Verdict = Literal["equal", "differs", "could not run"]
 LOOSE_FLOAT32, LOOSE_HALF = 1e-3, 0.15  # rounding stays below them, mistakes in masks and scales do not
 HALF = (torch.bfloat16, torch.float16)
+SETTINGS: tuple[tuple[torch.dtype, str, torch.dtype | None, float | None], ...] = (
+    (torch.float32, "cpu", None, LOOSE_FLOAT32),
+    (torch.float32, "cpu", torch.bfloat16, LOOSE_HALF),
+    (torch.bfloat16, "cpu", None, LOOSE_HALF),
+    (torch.float16, "cpu", None, LOOSE_HALF),
+    (torch.float32, "meta", None, None),
+)  # dtype, device, autocast to, tolerance of the values
 
 
 @dataclass(frozen=True)
@@ -128,10 +137,12 @@ class _Dropout(TorchFunctionMode):
             a = bound.arguments
             return self._call(a["input"], a["p"], a["training"], a["inplace"], kind)
         if func in _NATIVE_DROPOUT:
-            names = dict(zip(("input", "p", "train"), args)) | kwargs
+            names = dict(zip(("input", "p", "train"), args, strict=False)) | kwargs
             return self._call(names["input"], names["p"], names["train"], func.__name__.endswith("_"), "")
         if func is F.scaled_dot_product_attention:
-            names = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args)) | kwargs
+            names = (
+                dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
+            )
             if names.get("dropout_p", 0.0) > 0:
                 return self._attention(**names)
         return func(*args, **kwargs)
@@ -151,7 +162,9 @@ class _Dropout(TorchFunctionMode):
         keys = key.size(-2)
         eye = torch.eye(keys, dtype=query.dtype, device=query.device).expand(*key.shape[:-2], keys, keys)
         call: Callable[..., torch.Tensor] = F.scaled_dot_product_attention
-        call(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)  # raises what the real call raises
+        call(
+            query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        )  # raises what the real call raises
         probabilities = call(query, key, eye, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
         if enable_gqa:
             value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
@@ -172,9 +185,9 @@ class _Precision(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for value in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(value, torch.Tensor) and value.dtype in HALF + (torch.float32,):
-                if self.low is None or value.dtype in HALF:
-                    self.low = value.dtype
+            low = isinstance(value, torch.Tensor) and value.dtype in (torch.float32, *HALF)
+            if low and (self.low is None or value.dtype in HALF):
+                self.low = value.dtype
         return result
 
 
@@ -189,22 +202,22 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def make(target: Any, recipe: Recipe) -> Any:
-    """The callable under test: the function itself, or the module built with fixed seeds and every parameter shaken.
-
-    Parameters that start at zero or one would hide mistakes, so that noise is added to all of them; buffers stay.
-    """
+    """The callable under test: the function or module itself, or the class built with a fixed seed."""
     if not inspect.isclass(target):
         return target
     torch.manual_seed(0)
-    made = target(*(_fresh(a) for a in recipe.init_args), **{name: _fresh(value) for name, value in recipe.init.items()})
-    if isinstance(made, nn.Module):
-        generator = torch.Generator().manual_seed(1)
-        with torch.no_grad():
-            for parameter in made.parameters():
-                if parameter.is_floating_point() and parameter.device.type != "meta":
-                    noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-                    parameter.add_(0.3 * noise.to(parameter.dtype))
-    return made
+    arguments = [_fresh(value) for value in recipe.init_args]
+    return target(*arguments, **{name: _fresh(value) for name, value in recipe.init.items()})
+
+
+def _shake(made: nn.Module) -> None:
+    """Add noise to every parameter: those that start at zero or one would hide mistakes. Buffers keep their values."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.is_floating_point():
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.add_(0.3 * noise.to(parameter.dtype))
 
 
 def _fresh(value: Any) -> Any:
@@ -284,17 +297,16 @@ def _backward(outcome: Outcome, made: Any, arguments: dict[str, torch.Tensor]) -
     weights: list[torch.Tensor] = []
     for name, value in list(outcome.values.items()):
         if name.startswith("output") and isinstance(value, torch.Tensor) and value.requires_grad:
-            if value.dtype.is_floating_point:
-                ends.append(value)
-                weight = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-                weights.append(weight.to(device=value.device, dtype=value.dtype))
+            ends.append(value)
+            weight = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+            weights.append(weight.to(device=value.device, dtype=value.dtype))
     leaves = {f"gradient of {name}": value for name, value in arguments.items() if value.requires_grad}
     if isinstance(made, nn.Module):
         leaves |= {f"gradient of {name}": p for name, p in made.named_parameters() if p.requires_grad}
     if not ends or not leaves:
         return
     gradients = torch.autograd.grad(ends, list(leaves.values()), weights, allow_unused=True)
-    for (name, leaf), gradient in zip(leaves.items(), gradients):
+    for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
         outcome.values[name] = torch.zeros_like(leaf) if gradient is None else gradient
 
 
@@ -315,9 +327,9 @@ def _restore(module: nn.Module, state: dict[str, torch.Tensor], attributes: dict
         if owner not in modules or attribute in ("training", "p"):
             continue
         if name in attributes:
-            vars(modules[owner])[attribute] = attributes[name]
+            modules[owner].__dict__[attribute] = attributes[name]
         else:
-            vars(modules[owner]).pop(attribute, None)
+            modules[owner].__dict__.pop(attribute, None)
     with torch.no_grad():
         for name, value in module.state_dict().items():
             if name in state and value.shape == state[name].shape:
@@ -407,11 +419,11 @@ def compare(
     after: Any,
     recipe: Recipe,
     *,
-    rows: tuple[str, ...] = ("random", "full", "causal", "empty"),
+    rows: tuple[str, ...] = ALL_ROWS,
     signatures: bool = True,
     meta: bool = True,
 ) -> Report:
-    """Run both on the recipe's inputs. `before` and `after` are `Source`s, functions or module classes.
+    """Run both on the recipe's inputs. `before` and `after` are `Source`s, functions, module classes or two modules.
 
     `rows` limits which masks are tried. `signatures` adds runs in float32, bfloat16, float16 and under autocast, and `meta` those on meta
     tensors, in which shapes, dtypes and errors must agree (and values roughly).
@@ -420,7 +432,7 @@ def compare(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # these tensors are far too small to share out
     try:
-        sides = []
+        sides: list[Any] = []
         for side in (before, after):
             if isinstance(side, Source):
                 try:
@@ -447,6 +459,7 @@ def _compare_loaded(
     try:
         new = make(after, recipe)
         if isinstance(old, nn.Module):
+            _shake(old)
             new.load_state_dict(old.state_dict(), strict=True)
             old.double(), new.double()
     except Exception as error:
@@ -480,7 +493,7 @@ def _judge(report: Report, was: Outcome, now: Outcome, tolerance: float | None, 
         return False
     report.compared += 1
     text, size = difference(was, now, tolerance)
-    if tolerance is not None and tolerance < LOOSE_FLOAT32 or text:
+    if text or (tolerance is not None and tolerance < LOOSE_FLOAT32):
         report.largest = max(report.largest, size)
     if text:
         report.verdict, report.reason, report.case = "differs", text, where
@@ -489,30 +502,16 @@ def _judge(report: Report, was: Outcome, now: Outcome, tolerance: float | None, 
 
 def _signatures(report: Report, old: Any, new: Any, recipe: Recipe, todo: list[Case], meta: bool) -> None:
     """Every case in other dtypes, under autocast and on meta tensors."""
-
-    def both(
-        case: Case, where: str, tolerance: float | None, dtype: torch.dtype, device: str = "cpu", autocast: Any = None
-    ) -> bool:
-        options = {"dtype": dtype, "device": device, "autocast": autocast}
-        was = run(old, recipe, case, **options)
-        return not was.error and _judge(report, was, run(new, recipe, case, **options), tolerance, f"{case}; {where}")
-
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        _cast(old, dtype), _cast(new, dtype)
+    for dtype, device, autocast, tolerance in SETTINGS if meta else SETTINGS[:-1]:
+        _cast(old, dtype, device)
+        _cast(new, dtype, device)
+        where = f"autocast to {autocast}" if autocast else f"{dtype}" if device == "cpu" else "meta tensors"
         for case in todo:
-            loose = LOOSE_FLOAT32 if dtype is torch.float32 else LOOSE_HALF
-            if both(case, str(dtype), loose if case.rows != "empty" else None, dtype):
+            options: dict[str, Any] = {"dtype": dtype, "device": device, "autocast": autocast}
+            was = run(old, recipe, case, **options)
+            now = run(new, recipe, case, **options)
+            if _judge(report, was, now, tolerance if case.rows != "empty" else None, f"{case}; {where}"):
                 return
-            if dtype is torch.float32:
-                loose = LOOSE_HALF if case.rows != "empty" else None
-                if both(case, "autocast to bfloat16", loose, dtype, autocast=torch.bfloat16):
-                    return
-    if not meta:
-        return
-    _cast(old, torch.float32, "meta"), _cast(new, torch.float32, "meta")
-    for case in todo:
-        if both(case, "meta tensors", None, torch.float32, "meta"):
-            return
 
 
 def _cast(made: Any, dtype: torch.dtype, device: str = "cpu") -> None:

@@ -10,14 +10,14 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     import torch
 
-Size = Union[int, str]
+Size: TypeAlias = int | str
 Shape = tuple[Size, ...]
-Dims = dict[str, Union[int, tuple[int, ...]]]
+Dims: TypeAlias = dict[str, int | tuple[int, ...]]
 MaskForm = Literal["bool", "int", "uint8", "float01", "additive", "finite", "bias"]
 Sense = Literal["keep", "drop", "any"]
 Rows = Literal["random", "empty", "full", "causal"]
@@ -88,7 +88,7 @@ def optional(spec: Any) -> Choice:
     return Choice((spec, Value(None)))
 
 
-Spec = Union[Tensor, Mask, Ids, Value, Dim, Many, Choice]
+Spec: TypeAlias = Tensor | Mask | Ids | Value | Dim | Many | Choice
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,9 @@ class Case:
     arguments: dict[str, Spec]
     dims: Dims
     rows: Rows
-    strided: bool = False  # 4-D tensors are built with their middle axes exchanged in memory, as heads split from a projection are
+    strided: bool = (
+        False  # 4-D tensors are built with their middle axes exchanged in memory, as heads split from a projection are
+    )
     positional: bool = False
 
     def __str__(self) -> str:
@@ -130,8 +132,12 @@ def _describe(spec: Spec, case: Case) -> str:
     if isinstance(spec, Tensor):
         return f"float {resolve(spec.shape, case.dims)}"
     if isinstance(spec, Mask):
-        rows = {"random": "no empty row", "empty": "with empty rows", "full": "nothing masked", "causal": "causal"}[case.rows]
-        return f"{spec.forms[0]} mask {resolve(spec.shape, case.dims)}" + ("" if spec.forms[0] == "bias" else f", {rows}")
+        rows = {"random": "no empty row", "empty": "with empty rows", "full": "nothing masked", "causal": "causal"}[
+            case.rows
+        ]
+        return f"{spec.forms[0]} mask {resolve(spec.shape, case.dims)}" + (
+            "" if spec.forms[0] == "bias" else f", {rows}"
+        )
     if isinstance(spec, Ids):
         return f"ids {resolve(spec.shape, case.dims)}"
     if isinstance(spec, Dim):
@@ -176,14 +182,16 @@ def cases(recipe: Recipe, limit: int = 24) -> list[Case]:
         combinations = _covering(combinations, limit)
     found: list[Case] = []
     for number, dims in enumerate(recipe.dims):
-        for combination in combinations if number == 0 else combinations[:1] + combinations[-1:][: len(combinations) - 1]:
+        for combination in (
+            combinations if number == 0 else combinations[:1] + combinations[-1:][: len(combinations) - 1]
+        ):
             masks = [mask for mask in _masks(combination) if mask.forms[0] != "bias"]
             kinds: list[Rows] = ["random"]
             if masks:
                 kinds += ["full"] if number == 0 else []
                 kinds += ["empty"] if any(mask.empty for mask in masks) else []
             for rows in kinds:
-                found.append(Case(dict(zip(names, combination)), dims, rows, positional=recipe.positional))
+                found.append(Case(dict(zip(names, combination, strict=True)), dims, rows, positional=recipe.positional))
     first = found[0]
     found.append(Case(first.arguments, first.dims, first.rows, True, recipe.positional))
     return sorted(found, key=lambda case: sum(_elements(spec, case.dims) for spec in case.arguments.values()))
@@ -191,7 +199,8 @@ def cases(recipe: Recipe, limit: int = 24) -> list[Case]:
 
 def _covering(combinations: list[tuple[Spec, ...]], limit: int) -> list[tuple[Spec, ...]]:
     """The first, then a fixed sample in which every single choice occurs."""
-    kept, seen = [], set()
+    kept: list[tuple[Spec, ...]] = []
+    seen: set[tuple[int, str]] = set()
     for combination in combinations:
         new = {(at, repr(spec)) for at, spec in enumerate(combination)} - seen
         if new:
@@ -248,7 +257,9 @@ def _mask(
 
     form = spec.forms[0]
     if form == "bias":
-        return torch.randn(shape, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype).requires_grad_()
+        return (
+            torch.randn(shape, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype).requires_grad_()
+        )
     keep = torch.rand(shape, generator=generator) < 0.6
     last = shape[-1] if shape else 1
     if rows == "full":
@@ -275,7 +286,11 @@ def _mask(
             keep = keep & ~hidden.unsqueeze(-1)
     if additive:
         hide = float("-inf") if form == "additive" else -1e9
-        return torch.zeros(shape, dtype=dtype).masked_fill(~keep, max(hide, torch.finfo(dtype).min) if form == "finite" else hide).to(device)
+        return (
+            torch.zeros(shape, dtype=dtype)
+            .masked_fill(~keep, max(hide, torch.finfo(dtype).min) if form == "finite" else hide)
+            .to(device)
+        )
     value = ~keep if sense == "drop" else keep
     kinds = {"bool": torch.bool, "int": torch.int64, "uint8": torch.uint8, "float01": dtype}
     return value.to(device=device, dtype=kinds[form])

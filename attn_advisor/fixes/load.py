@@ -15,7 +15,8 @@ _numbers = itertools.count()
 
 def package_of(path: Path) -> tuple[Path, str]:
     """(folder to import from, dotted name of the package the file is in, "" for none), judged by `__init__.py` files."""
-    folder, parts = path.resolve().parent, []
+    folder = path.resolve().parent
+    parts: list[str] = []
     while (folder / "__init__.py").exists() and folder.parent != folder:
         parts.insert(0, folder.name)
         folder = folder.parent

@@ -31,9 +31,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--signatures-every", type=int, default=3, metavar="N", help="other dtypes and autocast for every Nth program")
+    parser.add_argument(
+        "--signatures-every", type=int, default=3, metavar="N", help="other dtypes and autocast for every Nth program"
+    )
     parser.add_argument("--shrink", type=int, default=5, metavar="N", help="problems of each kind to shrink and print")
-    parser.add_argument("--blockers", action="store_true", help="also count the blockers and the traits that are never fixed")
+    parser.add_argument(
+        "--blockers", action="store_true", help="also count the blockers and the traits that are never fixed"
+    )
     options = parser.parse_args()
     begun = time.time()
     counts: collections.Counter[str] = collections.Counter()
@@ -41,7 +45,9 @@ def main() -> int:
     blockers: collections.Counter[str] = collections.Counter()
     by_trait: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     missed: list[int] = []
-    jobs = [(seed, seed % options.signatures_every == 0) for seed in range(options.start, options.start + options.count)]
+    jobs = [
+        (seed, seed % options.signatures_every == 0) for seed in range(options.start, options.start + options.count)
+    ]
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         for seed, trial, traits, attention, trap in pool.imap_unordered(one, jobs, chunksize=20):
             kind = "plain" if attention and not trap else "trap"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from attn_advisor.fixes.inputs import Dims, Many, Recipe, Spec, Tensor, Value, optional
+from attn_advisor.fixes.inputs import Dims, Many, Recipe, Spec, Tensor, optional
 from tests.generator.choices import Choices, recorded, seeded
 from tests.generator.spellings import Core, qkv
 from tests.generator.writer import DIM, HEAD_DIM, HEADS, Writer
@@ -52,14 +51,15 @@ def write(c: Choices) -> Program:
     kind = c.pick("kind", ["core", "module", "function", "cross", "cache", "grouped", "core", "module"])
     w.in_class = kind != "function"
     w.trait(kind)
-    layout = c.pick("layout", ["bhld", "bhld", "bhld", "blhd", "nld", "bld"] if kind not in ("cache", "grouped") else ["bhld"])
+    layout = c.pick(
+        "layout", ["bhld", "bhld", "bhld", "blhd", "nld", "bld"] if kind not in ("cache", "grouped") else ["bhld"]
+    )
     w.trait(layout)
     key_transposed = kind in ("module", "cross") and layout == "bhld" and c.flip("key stored transposed", 5)
     square = kind == "module" or (kind in ("core", "function", "grouped") and c.flip("square"))
     core = Core(w, layout, key_transposed, square, offset=kind == "cache")
     trap = c.pick("trap", TRAPS) if c.flip("trapped", 4) else ""
     helper = c.often("structure", ["inline", "method", "function"]) if kind in ("module", "cross", "core") else "inline"
-    prepare: list[str] = []
     with w.elsewhere() as prepare:
         _prepare(core, kind)
     with w.elsewhere() as lines:
@@ -77,8 +77,6 @@ def write(c: Choices) -> Program:
     if helper != "inline":
         w.trait(f"core in a {helper}")
         lines = _helper(core, helper, lines, results)
-    elif trap in ("returned", "scores returned"):
-        pass
     body = prepare + lines + finish
     result = ", ".join(results) if len(results) > 1 else c.often("returned form", [w.output, f"{w.output}, None"], 5)
     if kind == "cache" and c.flip("cache returned"):
@@ -92,9 +90,11 @@ def write(c: Choices) -> Program:
     first = ["self"] if w.in_class else []
     signature = f"{'forward' if w.in_class else NAME}({', '.join([*first, *required, *given])})"
     text = w.text(NAME, signature, body)
-    recipe = Recipe(arguments, _dims(kind, layout, square), {"dim": DIM, "heads": HEADS, "dropout": 0.1} if w.in_class else {})
+    recipe = Recipe(
+        arguments, _dims(kind, layout, square), {"dim": DIM, "heads": HEADS, "dropout": 0.1} if w.in_class else {}
+    )
     attention = trap not in ("wrong softmax axis", "sigmoid")
-    return Program(text, recipe, attention, trap, core.additive, tuple([*w.traits, *([trap] if trap else [])]), dict(c.made))
+    return Program(text, recipe, attention, trap, core.additive, (*w.traits, *([trap] if trap else [])), dict(c.made))
 
 
 # --- what comes before: q, k and v ---------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def write(c: Choices) -> Program:
 def _arguments(core: Core, kind: str, square: bool) -> dict[str, Spec]:
     if kind in ("core", "function"):
         inputs = qkv(core.layout, square)
-        return dict(zip(core.w.names, inputs.values()))
+        return dict(zip(core.w.names, inputs.values(), strict=True))
     arguments: dict[str, Spec] = {"x": Tensor(("B", "L", DIM))}
     if kind == "cross":
         arguments["context"] = Tensor(("B", "S", DIM))
@@ -147,7 +147,9 @@ def _prepare(core: Core, kind: str) -> None:
         fused = kind in ("module", "cache") and c.flip("fused projection")
         if fused:
             w.init.append("self.qkv = nn.Linear(dim, dim * 3, bias=False)")
-            forms = ["chunk", "split", "map", "comprehension"] + (["reshape", "rearrange"] if core.layout == "bhld" and not core.key_transposed else [])
+            forms = ["chunk", "split", "map", "comprehension"] + (
+                ["reshape", "rearrange"] if core.layout == "bhld" and not core.key_transposed else []
+            )
             form = c.pick("fused", forms)
             w.trait(f"fused {form}")
             if form == "reshape":
@@ -160,13 +162,21 @@ def _prepare(core: Core, kind: str) -> None:
                 w.emit(f'{q}, {k}, {v} = rearrange(self.qkv(x), "b n (t h d) -> t b h n d", t=3, h={heads})')
                 _cached(core, kind)
                 return
-            w.emit(f"{q}, {k}, {v} = self.qkv(x).split({DIM}, dim=2)" if form == "split" else f"{q}, {k}, {v} = self.qkv(x).chunk(3, dim=-1)")
+            w.emit(
+                f"{q}, {k}, {v} = self.qkv(x).split({DIM}, dim=2)"
+                if form == "split"
+                else f"{q}, {k}, {v} = self.qkv(x).chunk(3, dim=-1)"
+            )
             if form in ("map", "comprehension") and core.layout == "bhld" and not core.key_transposed:
                 turn = f"t.view(B, T, {heads}, {size}).transpose(1, 2)"
                 if c.flip("mapped rearrange"):
                     w.imports.add("from einops import rearrange")
                     turn = f"rearrange(t, 'b n (h d) -> b h n d', h={heads})"
-                w.emit(f"{q}, {k}, {v} = map(lambda t: {turn}, ({q}, {k}, {v}))" if form == "map" else f"{q}, {k}, {v} = ({turn} for t in ({q}, {k}, {v}))")
+                w.emit(
+                    f"{q}, {k}, {v} = map(lambda t: {turn}, ({q}, {k}, {v}))"
+                    if form == "map"
+                    else f"{q}, {k}, {v} = ({turn} for t in ({q}, {k}, {v}))"
+                )
                 _cached(core, kind)
                 return
             inputs = {q: q, k: k, v: v}
@@ -175,11 +185,15 @@ def _prepare(core: Core, kind: str) -> None:
             inputs = {q: "self.to_q(x)", k: f"self.to_k({source})", v: f"self.to_v({source})"}
         split = c.pick("heads split", ["view", "rearrange", "permute", "helper"])
         if split == "helper" and core.layout in ("bhld", "nld"):
-            w.methods.append("    def split_heads(self, t):\n        return t.view(t.size(0), t.size(1), self.heads, -1).transpose(1, 2)\n")
+            w.methods.append(
+                "    def split_heads(self, t):\n        return t.view(t.size(0), t.size(1), self.heads, -1).transpose(1, 2)\n"
+            )
         for name, value in inputs.items():
             if core.layout == "bld" and name == value:
                 continue
-            w.emit(f"{name} = {_split(core, split, value, 'T' if name == q else keys, heads, size, turned=name == k and core.key_transposed)}")
+            w.emit(
+                f"{name} = {_split(core, split, value, 'T' if name == q else keys, heads, size, turned=name == k and core.key_transposed)}"
+            )
     _cached(core, kind)
 
 
@@ -217,7 +231,7 @@ def _cached(core: Core, kind: str) -> None:
 
 def _attention(core: Core, trap: str) -> str:
     w, s = core.w, core.s
-    q, k, v = w.names
+    q, k, _ = w.names
     if core.c.flip("sizes first", 4):
         core.length()
     core.product()
@@ -230,7 +244,9 @@ def _attention(core: Core, trap: str) -> str:
         w.emit(f"{s} = {s}.clamp(-2.0, 2.0)")
     elif trap == "talking heads" and heads:
         w.init.append(f"self.mix = nn.Parameter(torch.eye({HEADS}))" if w.in_class else "")
-        w.emit(f"{s} = torch.einsum('bhij,hg->bgij', {s}, {'self.mix' if w.in_class else f'torch.ones({HEADS}, {HEADS}, dtype={s}.dtype)'})")
+        w.emit(
+            f"{s} = torch.einsum('bhij,hg->bgij', {s}, {'self.mix' if w.in_class else f'torch.ones({HEADS}, {HEADS}, dtype={s}.dtype)'})"
+        )
     elif trap == "dropout of scores":
         w.emit(f"{s} = {w.f}.dropout({s}, 0.2, {'self.training' if w.in_class else 'True'})")
     elif trap == "scores returned":
@@ -272,7 +288,12 @@ def _attention(core: Core, trap: str) -> str:
     core.dropout()
     axes = core.values()
     if trap == "output in place":
-        w.emit(core.c.pick("changed in place", [f"{w.output} *= 0.5", f"{w.output}.mul_({q}.mean())", f"{w.output} += 1", f"{w.output}[..., 0] = 0"]))
+        w.emit(
+            core.c.pick(
+                "changed in place",
+                [f"{w.output} *= 0.5", f"{w.output}.mul_({q}.mean())", f"{w.output} += 1", f"{w.output}[..., 0] = 0"],
+            )
+        )
     elif trap == "mask in place" and core.masks:
         name = core.masks[0]
         with w.block(f"if {name} is not None:"):
@@ -291,7 +312,9 @@ def _helper(core: Core, kind: str, lines: list[str], results: list[str]) -> list
     lines = [*lines, f"return {', '.join(results)}"]
     if outside == "method":
         name = core.c.pick("method name", ["_attend", "_attn", "attention"])
-        w.methods.append(f"    def {name}(self, {', '.join(names)}):\n" + "\n".join(f"        {line}" for line in lines) + "\n")
+        w.methods.append(
+            f"    def {name}(self, {', '.join(names)}):\n" + "\n".join(f"        {line}" for line in lines) + "\n"
+        )
         call = f"self.{name}({', '.join(names)})"
     else:
         w.functions.append(f"def attention({', '.join(names)}):\n" + "\n".join(f"    {line}" for line in lines))
@@ -312,7 +335,9 @@ def _merge(core: Core, axes: str) -> None:
         elif form == "reshape":
             w.emit(f"{out} = {out}.transpose(1, 2).reshape(B, T, {DIM})")
         elif form == "permute":
-            w.emit(f"{out} = {out}.permute(0, 2, 1, 3).contiguous()", f"{out} = {out}.view({out}.size()[:-2] + ({DIM},))")
+            w.emit(
+                f"{out} = {out}.permute(0, 2, 1, 3).contiguous()", f"{out} = {out}.view({out}.size()[:-2] + ({DIM},))"
+            )
         else:
             w.emit(f"{out} = {out}.transpose(1, 2).contiguous().view(B, T, -1)")
     elif axes == "blhd":

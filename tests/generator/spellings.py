@@ -13,7 +13,9 @@ ANY: tuple[MaskForm, ...] = ("bool", "int", "uint8", "float01")
 class Core:
     """One attention core over q, k, v in a layout: b batch, h heads, n both in one, l queries, s keys, d head size."""
 
-    def __init__(self, w: Writer, layout: str, key_transposed: bool = False, square: bool = False, offset: bool = False) -> None:
+    def __init__(
+        self, w: Writer, layout: str, key_transposed: bool = False, square: bool = False, offset: bool = False
+    ) -> None:
         self.w, self.c, self.layout = w, w.c, layout
         self.q, self.k, self.v = w.names
         self.s = w.scores
@@ -50,12 +52,19 @@ class Core:
         """(operator, factor): `* x` or `/ x`."""
         w, c = self.w, self.c
         if c.flip("scale divides"):
-            options = [f"{w.math('sqrt')}({self.q}.size(-1))", f"{self.q}.shape[-1] ** 0.5", "2.0", f"torch.sqrt(torch.tensor({HEAD_DIM}.0))"]
+            options = [
+                f"{w.math('sqrt')}({self.q}.size(-1))",
+                f"{self.q}.shape[-1] ** 0.5",
+                "2.0",
+                f"torch.sqrt(torch.tensor({HEAD_DIM}.0))",
+            ]
             if w.in_class:
                 options += ["self.head_dim ** 0.5", f"{w.math('sqrt')}(self.head_dim)", "self.scale", "self.norm_fact"]
             factor = c.pick("divisor", options)
             if factor == "self.scale":
-                w.init.append(f"self.scale = {c.pick('scale attribute', [w.math('sqrt') + '(self.head_dim)', 'self.head_dim ** 0.5', 'dim ** 0.5'])}")
+                w.init.append(
+                    f"self.scale = {c.pick('scale attribute', [w.math('sqrt') + '(self.head_dim)', 'self.head_dim ** 0.5', 'dim ** 0.5'])}"
+                )
                 w.trait("scale is a divisor")
             if factor == "self.norm_fact":
                 w.init.append(f"self.norm_fact = {w.math('sqrt')}(dim)")
@@ -65,7 +74,13 @@ class Core:
             options += ["self.scale", "self.head_dim ** -0.5", "self.temperature", "self.tau"]
         factor = c.pick("factor", options)
         if factor == "self.scale":
-            texts = ["self.head_dim ** -0.5", f"1.0 / {w.math('sqrt')}(self.head_dim)", "dim ** -0.5", "0.2", "self.head_dim ** 0.5"]
+            texts = [
+                "self.head_dim ** -0.5",
+                f"1.0 / {w.math('sqrt')}(self.head_dim)",
+                "dim ** -0.5",
+                "0.2",
+                "self.head_dim ** 0.5",
+            ]
             w.init.append(f"self.scale = {c.pick('scale attribute', texts)}")
         if factor == "self.temperature":
             w.init.append("self.temperature = nn.Parameter(torch.ones(1))")
@@ -91,7 +106,7 @@ class Core:
     # --- product -----------------------------------------------------------------------------------------------------------------
 
     def product(self) -> None:
-        w, c, q, k, v = self.w, self.c, self.q, self.k, self.v
+        w, c, q, k = self.w, self.c, self.q, self.k
         place = c.often("scale place", ["after", "q", "k", "both", "none", "masks", "inline"], 2)
         self.place = place
         w.trait(f"scale {place}")
@@ -104,7 +119,11 @@ class Core:
         expression = self._product()
         if place == "inline":
             operator, factor = self.scale()
-            w.emit(f"{self.s} = {factor} * ({expression})" if operator == "*" and c.flip("factor first") else f"{self.s} = ({expression}) {operator} {factor}")
+            w.emit(
+                f"{self.s} = {factor} * ({expression})"
+                if operator == "*" and c.flip("factor first")
+                else f"{self.s} = ({expression}) {operator} {factor}"
+            )
         else:
             w.emit(f"{self.s} = {expression}")
         if place == "after":
@@ -119,8 +138,18 @@ class Core:
             return k
         if self.layout == "blhd":
             return self.c.pick("key turned", [f"{k}.permute(0, 2, 3, 1)", f"{k}.transpose(1, 2).transpose(-2, -1)"])
-        options = [f"{k}.transpose(-2, -1)", f"{k}.transpose(-1, -2)", f"{k}.mT", f"{k}.swapaxes(-1, -2)", f"torch.transpose({k}, -2, -1)"]
-        options += [f"{k}.permute(0, 1, 3, 2)", f"{k}.transpose(2, 3)"] if len(self.layout) == 4 else [f"{k}.permute(0, 2, 1)", f"{k}.transpose(1, 2)"]
+        options = [
+            f"{k}.transpose(-2, -1)",
+            f"{k}.transpose(-1, -2)",
+            f"{k}.mT",
+            f"{k}.swapaxes(-1, -2)",
+            f"torch.transpose({k}, -2, -1)",
+        ]
+        options += (
+            [f"{k}.permute(0, 1, 3, 2)", f"{k}.transpose(2, 3)"]
+            if len(self.layout) == 4
+            else [f"{k}.permute(0, 2, 1)", f"{k}.transpose(1, 2)"]
+        )
         return self.c.pick("key turned", options)
 
     def _product(self) -> str:
@@ -160,7 +189,7 @@ class Core:
     def _einsum(self, name: str, operands: list[tuple[str, str]], result: str) -> str:
         w, c = self.w, self.c
         letters = c.pick(f"{name} einsum letters", ["bhlsdn", "bhijdn", "zxqkcw", "nhtsea"])
-        table = dict(zip("bhlsdn", letters))
+        table = dict(zip("bhlsdn", letters, strict=True))
         sides = ["".join(table[a] for a in axes) for axes, _ in operands]
         out = "".join(table[a] for a in result)
         values = ", ".join(value for _, value in operands)
@@ -183,7 +212,15 @@ class Core:
 
     def _fill(self, name: str, weak: bool = True) -> str:
         s = self.s
-        options = ['float("-inf")', "-1e9", f"torch.finfo({s}.dtype).min", "-1e4", "-torch.inf", f"-{self.w.math('inf')}", 'float("-1e20")']
+        options = [
+            'float("-inf")',
+            "-1e9",
+            f"torch.finfo({s}.dtype).min",
+            "-1e4",
+            "-torch.inf",
+            f"-{self.w.math('inf')}",
+            'float("-1e20")',
+        ]
         if weak and self.c.flip(f"{name} weak", 20):
             self.w.trait("weak fill")
             return self.c.pick(f"{name} weak fill", ["-100.0", "1e-9", "-50"])
@@ -192,7 +229,9 @@ class Core:
     def add_masks(self) -> None:
         count = self.c.pick("masks", [0, 1, 1, 2])
         for number in range(count):
-            kind = self.c.pick(f"mask {number}", ["given", "causal", "given", "bias"] if self.axis == -1 else ["given full"])
+            kind = self.c.pick(
+                f"mask {number}", ["given", "causal", "given", "bias"] if self.axis == -1 else ["given full"]
+            )
             if kind == "causal":
                 self._causal(f"mask {number}")
             elif kind == "bias":
@@ -205,17 +244,41 @@ class Core:
     def _given(self, name: str, number: int, full: bool) -> None:
         """A mask that the caller passes."""
         w, c = self.w, self.c
-        mask = c.pick(f"{name} name", [["mask", "other_mask"], ["attn_mask", "second_mask"], ["attention_mask", "extra"]])[number]
+        mask = c.pick(
+            f"{name} name", [["mask", "other_mask"], ["attn_mask", "second_mask"], ["attention_mask", "extra"]]
+        )[number]
         pairs = ("L", "S") if self.axis == -1 else ("S", "L")
         shapes: list[tuple[str | int, ...]] = {
-            "bh": [("B", 1, *pairs), pairs, ("B", "H", *pairs), ("B", 1, 1, "S"), ("B", "S"), ("B", *pairs), (1, *pairs)],
+            "bh": [
+                ("B", 1, *pairs),
+                pairs,
+                ("B", "H", *pairs),
+                ("B", 1, 1, "S"),
+                ("B", "S"),
+                ("B", *pairs),
+                (1, *pairs),
+            ],
             "b": [("B", *pairs), pairs, ("B", 1, "S"), ("B", "S")],
             "n": [("N", *pairs), pairs, (1, *pairs), ("N", "S")],
         }[self.lead]
         setitem_shape = shapes[2] if self.lead == "bh" else shapes[0]
         if full:
             shapes = [setitem_shape]
-        how = c.pick(f"{name} how", ["masked_fill", "masked_fill_", "where", "where fill", "add", "iadd", "arithmetic", "arithmetic out", "replace", "setitem"])
+        how = c.pick(
+            f"{name} how",
+            [
+                "masked_fill",
+                "masked_fill_",
+                "where",
+                "where fill",
+                "add",
+                "iadd",
+                "arithmetic",
+                "arithmetic out",
+                "replace",
+                "setitem",
+            ],
+        )
         shape = setitem_shape if how == "setitem" else c.pick(f"{name} shape", shapes)
         sense: Sense = c.pick(f"{name} sense", ["keep", "drop"])
         fill = self._fill(name)
@@ -229,9 +292,22 @@ class Core:
         lines: list[str] = []
         if how in ("masked_fill", "masked_fill_", "where", "where fill", "setitem"):
             if sense == "keep":
-                drop = c.pick(f"{name} drop", [f"{view} == 0", f"~{view}", f"{view}.logical_not()", f"~{view}.bool()", f"{view}.eq(0)", f"{view} < 0.5"])
+                drop = c.pick(
+                    f"{name} drop",
+                    [
+                        f"{view} == 0",
+                        f"~{view}",
+                        f"{view}.logical_not()",
+                        f"~{view}.bool()",
+                        f"{view}.eq(0)",
+                        f"{view} < 0.5",
+                    ],
+                )
             else:
-                drop = c.pick(f"{name} drop", [view, f"{view}.bool()", f"{view} == 1", f"{view} != 0", f"{view}.to(torch.bool)", f"{view} > 0"])
+                drop = c.pick(
+                    f"{name} drop",
+                    [view, f"{view}.bool()", f"{view} == 1", f"{view} != 0", f"{view}.to(torch.bool)", f"{view} > 0"],
+                )
             if how == "masked_fill":
                 lines = [f"{self.s} = {self.s}.masked_fill({drop}, {fill})"]
             elif how == "masked_fill_":
@@ -240,7 +316,10 @@ class Core:
                 forms = ("bool",) if drop in (view, f"~{view}") else ANY
                 lines = [f"{self.s}[{drop}] = {fill}"]
             elif how == "where fill":
-                value = c.pick(f"{name} fill tensor", [f"torch.full_like({self.s}, {fill})", f"torch.tensor({fill}, dtype={self.s}.dtype)"])
+                value = c.pick(
+                    f"{name} fill tensor",
+                    [f"torch.full_like({self.s}, {fill})", f"torch.tensor({fill}, dtype={self.s}.dtype)"],
+                )
                 lines = [f"{self.s} = torch.where({drop}, {value}, {self.s})"]
             else:
                 keep = view if sense == "keep" else f"~({drop})"
@@ -268,7 +347,12 @@ class Core:
         if c.flip(f"{name} optional"):
             w.trait("optional mask")
             w.parameters[mask] = (optional(spec), "None")
-            if len(lines) == 1 and " = " in lines[0] and not lines[0].startswith(f"{self.s}[") and c.flip(f"{name} inline condition", 4):
+            if (
+                len(lines) == 1
+                and " = " in lines[0]
+                and not lines[0].startswith(f"{self.s}[")
+                and c.flip(f"{name} inline condition", 4)
+            ):
                 value = lines[0].split(" = ", 1)[1]
                 w.emit(f"{self.s} = {self.s} if {mask} is None else {value}")
             else:
@@ -301,7 +385,13 @@ class Core:
             f"torch.ones_like({s}).tril({lower}) == 0",
         ]
         if not offset:
-            drops += [f"torch.arange({queries}, {like})[:, None] < torch.arange({keys}, {like})[None, :]", "buffer", "buffer", "buffer of True", "added"]
+            drops += [
+                f"torch.arange({queries}, {like})[:, None] < torch.arange({keys}, {like})[None, :]",
+                "buffer",
+                "buffer",
+                "buffer of True",
+                "added",
+            ]
         drop = c.pick(f"{name} form", drops)
         if drop.startswith("buffer"):
             drop = self._buffer(name, drop, queries, keys)
@@ -343,7 +433,11 @@ class Core:
             return f"torch.tril(torch.ones({queries}, {keys})) == 0"
         lead = ", ".join("1" for _ in self.lead)
         attribute = c.pick(f"{name} buffer name", ["bias", "tril", "causal_mask"])
-        value = f"torch.tril(torch.ones({LONGEST}, {LONGEST}))" if kind == "buffer" else f"torch.triu(torch.ones({LONGEST}, {LONGEST}), diagonal=1).bool()"
+        value = (
+            f"torch.tril(torch.ones({LONGEST}, {LONGEST}))"
+            if kind == "buffer"
+            else f"torch.triu(torch.ones({LONGEST}, {LONGEST}), diagonal=1).bool()"
+        )
         viewed = c.flip(f"{name} buffer viewed")
         if viewed:
             value += f".view({lead}, {LONGEST}, {LONGEST})"
@@ -382,7 +476,12 @@ class Core:
             value = f"self.slopes * {distance}"
         else:
             value = f"{distance}.to({self.q}.dtype) * 0.1"
-        w.emit(c.pick(f"{name} bias added", [f"{self.s} = {self.s} + {value}", f"{self.s} += {value}", f"{self.s} = torch.add({self.s}, {value})"]))
+        w.emit(
+            c.pick(
+                f"{name} bias added",
+                [f"{self.s} = {self.s} + {value}", f"{self.s} += {value}", f"{self.s} = torch.add({self.s}, {value})"],
+            )
+        )
 
     # --- softmax, dropout, value product -----------------------------------------------------------------------------------------
 
@@ -424,7 +523,9 @@ class Core:
             w.imports.add("from torch.nn.functional import softmax as sm")
             form = f"sm({s}, dim={axis})"
         elif form == "helper":
-            w.functions.append(f"def stable_softmax(t, dim={axis}):\n    t = t - t.amax(dim=dim, keepdim=True).detach()\n    return t.softmax(dim=dim)")
+            w.functions.append(
+                f"def stable_softmax(t, dim={axis}):\n    t = t - t.amax(dim=dim, keepdim=True).detach()\n    return t.softmax(dim=dim)"
+            )
             form = f"stable_softmax({s})"
         w.emit(f"{p} = {form}")
         self.p = p
@@ -437,7 +538,9 @@ class Core:
 
     def dropout(self) -> None:
         w, c, p = self.w, self.c, self.p
-        forms = ["none", "module", "functional", "functional flag", "if p"] if w.in_class else ["none", "functional flag"]
+        forms = (
+            ["none", "module", "functional", "functional flag", "if p"] if w.in_class else ["none", "functional flag"]
+        )
         form = c.pick("dropout", forms)
         w.trait(f"dropout {form}")
         if form == "module":
@@ -446,7 +549,9 @@ class Core:
             w.emit(f"{p} = self.{name}({p})")
         elif form == "functional":
             w.init.append("self.p = dropout")
-            w.emit(f"{p} = {w.f}.dropout({p}, {c.pick('functional dropout', ['p=self.p, training=self.training', 'self.p, self.training', 'self.p'])})")
+            w.emit(
+                f"{p} = {w.f}.dropout({p}, {c.pick('functional dropout', ['p=self.p, training=self.training', 'self.p, self.training', 'self.p'])})"
+            )
         elif form == "functional flag":
             w.emit(f"{p} = {w.f}.dropout({p}, p=0.1, training={'self.training' if w.in_class else 'True'})")
         elif form == "if p":

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attn_advisor.fixes.executor import Source, compare
+from attn_advisor.fixes.executor import ALL_ROWS, NOT_EMPTY, Source, compare
 from attn_advisor.pipeline import check_text, fix_text
 from attn_advisor.settings import Settings
 from tests.generator.choices import shrink
 from tests.generator.programs import Program, again
 
-NOT_EMPTY = ("random", "full", "causal")
 ATTENTION_CODES = ("ATN101", "ATN102", "ATN103")
 
 
@@ -66,10 +65,20 @@ def try_program(program: Program, signatures: bool = True) -> Trial:
         return trial
     safe, unsafe_text = results
     trial.safe, trial.unsafe = safe != program.text, unsafe_text not in (program.text, safe)
-    for kind, text, rows in (("safe", safe, (*NOT_EMPTY, "empty")), ("unsafe", unsafe_text, NOT_EMPTY if program.additive else (*NOT_EMPTY, "empty"))):
+    for kind, text, rows in (
+        ("safe", safe, ALL_ROWS),
+        ("unsafe", unsafe_text, NOT_EMPTY if program.additive else ALL_ROWS),
+    ):
         if text == program.text or (kind == "unsafe" and text == safe):
             continue
-        report = compare(Source(program.text, program.name), Source(text, program.name), program.recipe, rows=rows, signatures=signatures, meta=False)
+        report = compare(
+            Source(program.text, program.name),
+            Source(text, program.name),
+            program.recipe,
+            rows=rows,
+            signatures=signatures,
+            meta=False,
+        )
         trial.executed += report.compared
         if report.verdict == "could not run":
             continue  # an original that rejects every input proves nothing

@@ -29,7 +29,14 @@ class Writer:
         self.attention = True
         self.functional = choices.often("functional", ["F", "nn.functional", "torch.nn.functional", "nnf"])
         self.names = choices.often(
-            "names", [("q", "k", "v"), ("query", "key", "value"), ("query_layer", "key_layer", "value_layer"), ("qs", "ks", "vs")], 2
+            "names",
+            [
+                ("q", "k", "v"),
+                ("query", "key", "value"),
+                ("query_layer", "key_layer", "value_layer"),
+                ("qs", "ks", "vs"),
+            ],
+            2,
         )
         self.scores = choices.pick("scores name", ["scores", "att", "dots", "w", "attn"])
         self.output = choices.pick("output name", ["out", "y", "x", "context"])

@@ -30,7 +30,7 @@ FINDINGS, WRONG_USE = 1, 2
 WATCH_SECONDS = 0.5
 OWN_SETTINGS = (
     *("respect_gitignore", "force_exclude", "preview", "fix", "unsafe_fixes", "fix_only", "show_fixes"),
-    *("output_format", "ignore_noqa"),
+    *("output_format", "ignore_noqa", "verify"),
 )
 
 
@@ -160,7 +160,8 @@ def _files(options: Mapping[str, Any], resolver: Resolver, settings: Settings, m
     jobs = list(files.discover(options["paths"] or (".",), resolver))
     if not jobs and not options["quiet"]:
         click.echo("warning: No Python files found under the given path(s)", err=True)
-    return Run(settings, list(pipeline.run(jobs, mode, options["jobs"])))
+    cached = not (options["no_cache"] or options["verify"])
+    return Run(settings, list(pipeline.run(jobs, mode, options["jobs"], cached)))
 
 
 def _standard_input(options: Mapping[str, Any], resolver: Resolver, settings: Settings, mode: Mode) -> Run:

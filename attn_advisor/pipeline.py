@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
+import itertools
 import os
 import traceback
 import warnings
@@ -19,7 +20,7 @@ from typing import Literal
 
 from attn_advisor import files
 from attn_advisor.findings import Detection, Finding
-from attn_advisor.fixes.apply import Fixed, until_stable
+from attn_advisor.fixes.apply import Fixed, until_stable, wanted
 from attn_advisor.rules.page import finding as make_finding
 from attn_advisor.rules.registry import detector, registry
 from attn_advisor.rules.selection import UNREADABLE, UNUSED_SUPPRESSION
@@ -96,6 +97,7 @@ class Checker:
         self.codes = settings.codes_for(path)
         self.detectors = detectors_for(self.codes)
         self.analysed = False
+        self.consulted: list[str] = []
 
     def check(self, text: str, data: bytes | None = None) -> list[Finding]:
         """Findings in the text, sorted, without those that comments silence. `data`: the same as bytes, if at hand."""
@@ -109,7 +111,21 @@ class Checker:
         findings = [make_finding(rules[d.code], d) for d in detections if d.code in self.codes]
         findings = self._silence(source, findings)
         findings.sort(key=lambda found: (found.start, found.end, found.code))
+        if self.settings.verify and any(found.fix for found in findings):
+            self._verify(text, findings)
         return findings
+
+    def _verify(self, text: str, findings: list[Finding]) -> None:
+        """Drop the fixes whose code, when run, computes something else than the original."""
+        from attn_advisor.fixes.verify import verify
+
+        for number, (verdict, reason) in verify(self.path, text, findings).items():
+            found = findings[number]
+            if verdict == "differs":
+                found.fix = None
+                found.blockers.append(f"the fix was dropped: run against the original it differs ({reason})")
+            elif verdict == "could not run":
+                found.assumes.append(f"the fix could not be run against the original: {reason}")
 
     def fix(self, text: str, unsafe: bool) -> Fixed:
         return until_stable(text, self.check, unsafe)
@@ -124,7 +140,9 @@ class Checker:
         from attn_advisor.source.module import Module
 
         self.analysed = True
-        module = Module(source, project_for(os.path.dirname(self.path)), self.settings.target_torch)
+        project = project_for(os.path.dirname(self.path))
+        known = len(project.consulted)
+        module = Module(source, project, self.settings.target_torch)
         module.tree  # noqa: B018 - a file that cannot be parsed says so here
         detections: list[Detection] = []
         for name in due:
@@ -134,6 +152,7 @@ class Checker:
                 if self.errors is None:
                     raise
                 self.errors.append(describe(error, name))
+        self.consulted += map(str, itertools.islice(project.consulted, known, None))
         return detections
 
     def _silence(self, source: SourceText, findings: list[Finding]) -> list[Finding]:
@@ -232,7 +251,7 @@ def check_data(path: str, data: bytes, settings: Settings, mode: Mode = "check")
     except Exception as error:
         result.errors.append(describe(error, "the pipeline"))
     result.errors = list(dict.fromkeys(result.errors))  # each pass of fixing meets the same one
-    result.analysed = checker.analysed
+    result.analysed, result.consulted = checker.analysed, tuple(checker.consulted)
     if result.findings or result.fixed:
         result.text = result.fixed_text if mode == "fix" and result.fixed_text is not None else content.text
     return result
@@ -259,14 +278,51 @@ def _write(result: FileResult, settings: Settings, before: files.Content) -> Non
 Job = tuple[str, Settings]
 
 
-def run(jobs: Sequence[Job], mode: Mode = "check", workers: int = 0) -> Iterator[FileResult]:
+def run(jobs: Sequence[Job], mode: Mode = "check", workers: int = 0, cached: bool = False) -> Iterator[FileResult]:
     """Results of many files, in order. `workers` 0 means as many as there are processors."""
     workers = workers or processors()
     with lean_memory():
-        if workers == 1 or len(jobs) < POOL_FILES:
-            yield from _serial(jobs, mode)
+        if cached:
+            yield from _cached(jobs, mode, workers)
         else:
-            yield from _parallel(jobs, mode, workers)
+            yield from _fresh(jobs, mode, workers)
+
+
+def _fresh(jobs: Sequence[Job], mode: Mode, workers: int) -> Iterator[FileResult]:
+    return _serial(jobs, mode) if workers == 1 or len(jobs) < POOL_FILES else _parallel(jobs, mode, workers)
+
+
+def _cached(jobs: Sequence[Job], mode: Mode, workers: int) -> Iterator[FileResult]:
+    """Files whose findings are known are not checked again, unless they hold something to fix."""
+    from attn_advisor.cache import caches
+
+    stores = caches(settings for _, settings in jobs)
+    known: dict[str, FileResult] = {}
+    read: dict[str, bytes] = {}
+    for path, settings in jobs:
+        with contextlib.suppress(files.ReadError):
+            data = files.read_bytes(path)
+            findings = stores[id(settings)].get(path, data)
+            if findings is None:
+                read[path] = data
+            elif mode == "check" or not any(wanted(found, settings.unsafe_fixes) for found in findings):
+                known[path] = FileResult(path, findings, _text(data) if findings else None)
+    todo = [job for job in jobs if job[0] not in known]
+    fresh = _fresh(todo, mode, workers)
+    for path, settings in jobs:
+        result = known.get(path) or next(fresh)
+        if path in read:
+            stores[id(settings)].put(result, read[path])
+        yield result
+    for store in stores.values():
+        store.save()
+
+
+def _text(data: bytes) -> str:
+    try:
+        return files.decode(data).text
+    except files.ReadError as error:
+        return error.text
 
 
 def processors() -> int:

@@ -48,6 +48,7 @@ class Settings:
     force_exclude: bool = False
     preview: bool = False
     ignore_noqa: bool = False
+    verify: bool = False
     target_torch: tuple[int, int] | None = None  # (major, minor); None is the newest
     fix: bool = False
     unsafe_fixes: bool = False

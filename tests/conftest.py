@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def calls(module):
 
 
 def clear_caches() -> None:
+    sys.modules.pop("toy_rules", None)
     registry.registry.cache_clear()
     registry.detector.cache_clear()
     pipeline.detectors_for.cache_clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tokenize
+from collections.abc import KeysView
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,11 @@ class Project:
             self._modules[path] = self._read(path)
         return self._modules[path]
 
+    @property
+    def consulted(self) -> KeysView[Path]:
+        """Where modules were looked for so far (paths without suffix), in order, whether or not there was one."""
+        return self._exists.keys()
+
     def add(self, path: Path, module: Module) -> None:
         self._modules[path] = module
 
@@ -66,7 +72,9 @@ class Project:
             return self._file(base.joinpath(*parts))
         if not parts or parts[0] in ("torch", "numpy", "math", "typing", "einops"):
             return None
-        for base in dict.fromkeys([package_parent(importer), *([self.root, self.root / "src"] if self.root else []), importer.parent]):
+        for base in dict.fromkeys(
+            [package_parent(importer), *([self.root, self.root / "src"] if self.root else []), importer.parent]
+        ):
             found = self._file(base.joinpath(*parts))
             if found:
                 return found

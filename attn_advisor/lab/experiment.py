@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +24,6 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 
 def run(job: Job, program: Program, sizes: Sizes, dtype: str, mode: str, device: torch.device, progress: Progress) -> dict[str, Any]:
     """The JSON object of one measurement, without the prescriptions. Raises what the program itself raises."""
-    started = time.perf_counter()
     train = mode == "train"
     torch.manual_seed(job.seed)
     progress("inputs", "")
@@ -50,8 +48,7 @@ def run(job: Job, program: Program, sizes: Sizes, dtype: str, mode: str, device:
             runnable.append(candidate)
     _profile(runnable, rows, setup, train, device, progress)
     runnable = [c for c in runnable if rows[c.name]["ok"] or c.loose]
-    left = max(1.0, job.budget - (time.perf_counter() - started))
-    timings = measure.times(runnable, setup, train, device, left, lambda name: progress("time", name)) if runnable else {}
+    timings = measure.times(runnable, setup, train, device, job.budget / job.parts, lambda name: progress("time", name)) if runnable else {}
     for name, timing in timings.items():
         rows[name] |= {"median_ms": timing.median_ms, "iqr_ms": timing.iqr_ms, "runs": timing.runs}
     written = rows["as_written"]["median_ms"]
@@ -71,6 +68,7 @@ def run(job: Job, program: Program, sizes: Sizes, dtype: str, mode: str, device:
         "inputs": describe(setup.specs, setup.values),
         "candidates": [rows[n] for n in names if n not in candidates.WHAT_IFS and (n in job.candidates or n == "as_written")],
         "what_ifs": {n: rows[n] for n in candidates.WHAT_IFS if n in rows and rows[n]["median_ms"]},
+        "rows": list(program.rows),
         "notes": [*program.notes, *([reference.note] if reference.note else [])],
     }
     progress("breakdown", "")
@@ -99,7 +97,7 @@ def _sdpa_calls(program: Program, setup: Setup) -> tuple[list[sdpa.Call], str]:
         with no_dropout(setup):
             return sdpa.seen(lambda: setup.run("rewritten")), ""
     except (Exception, SystemExit) as error:
-        return [], _reason(error)
+        return [], reason_of(error)
 
 
 def _checked(
@@ -129,9 +127,9 @@ def _checked(
             _written_by_slices(program, setup, how, train, reference, device)
         return None
     except (Exception, SystemExit) as error:
-        if _fatal(error):
+        if fatal(error):
             raise
-        row["reason"] = _reason(error)
+        row["reason"] = reason_of(error)
         return None
     finally:
         gc.collect()
@@ -173,13 +171,13 @@ def _finite(value: float | None) -> float | None:
     return value if value is None or math.isfinite(value) else None
 
 
-def _fatal(error: BaseException) -> bool:
+def fatal(error: BaseException) -> bool:
     """Errors after which the CUDA context is lost: the worker must end."""
     text = str(error)
     return isinstance(error, RuntimeError) and ("CUDA error" in text or "device-side assert" in text or "illegal memory access" in text)
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:240]}" if lines else type(error).__name__
 
@@ -216,9 +214,9 @@ def _breakdown(job: Job, program: Program, setup: Setup, train: bool, device: to
         step()
         found = tracing.trace(step, device, program.rows)
     except (Exception, SystemExit) as error:
-        if _fatal(error):
+        if fatal(error):
             raise
-        return {"breakdown": [], "peak": None, "attention_share": None, "breakdown_reason": _reason(error)}
+        return {"breakdown": [], "peak": None, "attention_share": None, "breakdown_reason": reason_of(error)}
     total = sum(r.ms for r in found.rows) or 1.0
     rows = [
         {

@@ -83,7 +83,8 @@ class Job:
     device: str = "auto"
     level: str = "auto"
     candidates: list[str] = field(default_factory=lambda: list(CANDIDATES))
-    budget: float = 8.0
+    budget: float = 6.0
+    """Seconds for the timed rounds of the target."""
     seed: int = 0
     min_speedup: float = 1.1
     overrides: dict[str, Any] = field(default_factory=dict)
@@ -91,6 +92,11 @@ class Job:
     """Candidates not to run, with the reason: they crashed or hung in an earlier worker."""
     done: int = 0
     """How many results an earlier worker already gave."""
+
+    @property
+    def parts(self) -> int:
+        """How many measurements share the budget."""
+        return max(1, len(self.shapes)) * max(1, len(self.dtypes)) * len(self.modes)
 
     @property
     def target(self) -> str:

@@ -16,7 +16,9 @@ from attn_advisor.lab.candidates import Candidate
 from attn_advisor.lab.programs import Setup
 
 MAX_ROUNDS = 200
-MIN_ROUNDS = 7
+MIN_ROUNDS = 5
+PATIENCE = 2.5
+"""The rounds of MIN_ROUNDS are finished unless they take this many budgets."""
 STABLE = 0.004
 """Rounds end when the standard error of every median is below this share of it."""
 
@@ -115,7 +117,7 @@ def times(
             rounds += 1
             progress("")
             spent = time.perf_counter() - started
-            if spent > budget or (rounds >= MIN_ROUNDS and spent * (rounds + 1) / rounds > budget):
+            if rounds >= MIN_ROUNDS and spent * (rounds + 1) / rounds > budget or spent > PATIENCE * budget:
                 break
             if rounds >= 3 * MIN_ROUNDS and all(_error(s) < STABLE for s in samples.values()):
                 break

@@ -1,0 +1,182 @@
+"""Prescriptions: each looks at one measured result and, if its alternative was measured to be worth it, speaks.
+
+The pages of the measured rules name these functions as their detectors. Each takes the JSON object of a result and the least speed-up
+worth mentioning, and gives the page's `{placeholders}` with gain, speed-up and evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from attn_advisor.rules.page import fill
+from attn_advisor.rules.registry import detector, registry
+
+Result = dict[str, Any]
+SMALL_SHARE = 0.3
+
+
+@dataclass
+class Advice:
+    """What a measured rule found: time saved (ms) and speed-up over `baseline`, with the rows it rests on."""
+
+    values: dict[str, str]
+    gain_ms: float
+    speedup: float
+    evidence: dict[str, Any]
+
+
+def prescriptions(result: Result, min_speedup: float) -> list[dict[str, Any]]:
+    """The JSON's `prescriptions`, by time saved."""
+    found: list[dict[str, Any]] = []
+    for rule in registry().rules.values():
+        if rule.stage != "measured":
+            continue
+        advices: Iterable[Any] = detector(rule.detector)((result, min_speedup))
+        for advice in advices:
+            found.append(
+                {
+                    "code": rule.code,
+                    "name": rule.name,
+                    "message": fill(rule.message, advice.values),
+                    "prescription": fill(rule.prescription, advice.values),
+                    "gain_ms": advice.gain_ms,
+                    "speedup": advice.speedup,
+                    "evidence": advice.evidence,
+                }
+            )
+    return sorted(found, key=lambda p: -p["gain_ms"])
+
+
+def row(result: Result, name: str) -> dict[str, Any] | None:
+    """A measured candidate or what-if by name, if it ran and agreed (what-ifs of lower precision need not agree)."""
+    rows = {c["name"]: c for c in result["candidates"]} | result.get("what_ifs", {})
+    found = rows.get(name)
+    return found if found and found["ok"] and found["median_ms"] else None
+
+
+def fastest(result: Result, names: Iterable[str]) -> dict[str, Any] | None:
+    """The fastest of the named candidates that agreed."""
+    rows = [r for name in names if (r := row(result, name))]
+    return min(rows, key=lambda r: r["median_ms"], default=None)
+
+
+def compare(better: dict[str, Any] | None, baseline: dict[str, Any] | None, min_speedup: float, **values: str) -> list[Advice]:
+    """The advice that `better` replaces `baseline`, if it is faster by the factor asked for."""
+    if not better or not baseline or baseline["median_ms"] < min_speedup * better["median_ms"]:
+        return []
+    ratio = baseline["median_ms"] / better["median_ms"]
+    evidence = {
+        "candidate": better["name"],
+        "median_ms": better["median_ms"],
+        "baseline": baseline["name"],
+        "baseline_ms": baseline["median_ms"],
+        "peak_bytes": better["peak_bytes"],
+        "baseline_peak_bytes": baseline["peak_bytes"],
+        "max_abs_error": better["max_abs_error"],
+        "max_grad_error": better["max_grad_error"],
+        "backend": better["backend"],
+    }
+    texts = {
+        "before": milliseconds(baseline["median_ms"]),
+        "after": milliseconds(better["median_ms"]),
+        "speedup": f"{ratio:.3g}",
+        "error": f"{better['max_abs_error']:.1e}" if better["max_abs_error"] is not None else "unknown",
+        "backend": better["backend"] or "none",
+        "candidate": better["name"],
+        "memory": _memory(better, baseline),
+    }
+    return [Advice(texts | values, baseline["median_ms"] - better["median_ms"], ratio, evidence)]
+
+
+def milliseconds(value: float) -> str:
+    """A time with three significant digits."""
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def size(value: float) -> str:
+    """Bytes in a unit that keeps the number small."""
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 10 else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} GiB"
+
+
+def _memory(better: dict[str, Any], baseline: dict[str, Any]) -> str:
+    if better["peak_bytes"] is None or baseline["peak_bytes"] is None:
+        return "peak memory unknown"
+    return f"peak memory {size(baseline['peak_bytes'])} to {size(better['peak_bytes'])}"
+
+
+Measured = tuple[Result, float]
+
+
+def replace_by_sdpa(measured: Measured) -> list[Advice]:
+    """ATN901: the rewrite to scaled_dot_product_attention."""
+    result, least = measured
+    return compare(row(result, "sdpa"), row(result, "as_written"), least)
+
+
+def causal_flag(measured: Measured) -> list[Advice]:
+    """ATN902: is_causal=True in place of a mask that was the causal one."""
+    result, least = measured
+    names = [i["name"] for i in result["inputs"] if i["role"] == "mask"]
+    return compare(row(result, "causal_flag"), row(result, "sdpa"), least, mask=", ".join(names) or "the mask")
+
+
+def lower_precision(measured: Measured) -> list[Advice]:
+    """ATN903: bfloat16, casts included, in place of float32."""
+    result, least = measured
+    low = result.get("what_ifs", {}).get("bfloat16")
+    return compare(low, row(result, "sdpa"), least)
+
+
+def faster_backend(measured: Measured) -> list[Advice]:
+    """ATN908: a backend or flash-attn kernel other than the one the default takes."""
+    result, least = measured
+    default = row(result, "sdpa")
+    others = fastest(result, ("sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_math", "flash_attn_2", "flash_attn_3", "flash_attn_4"))
+    if default and others and others["backend"] == default["backend"]:
+        return []
+    return compare(others, default, least, default=(default or {}).get("backend") or "default")
+
+
+def compiled(measured: Measured) -> list[Advice]:
+    """ATN910: torch.compile where there is no rewrite to SDPA, or it is no faster."""
+    result, least = measured
+    best = fastest(result, ("compile", "compile_max_autotune", "flex"))
+    sdpa = row(result, "sdpa")
+    if best and sdpa and sdpa["median_ms"] <= best["median_ms"]:
+        return []
+    return compare(best, sdpa or row(result, "as_written"), least)
+
+
+def in_place(measured: Measured) -> list[Advice]:
+    """ATN911: score changes in place where nothing else helps."""
+    result, _ = measured
+    if fastest(result, (c["name"] for c in result["candidates"] if c["name"] not in ("as_written", "inplace", "sdpa_math"))):
+        return []
+    return compare(row(result, "inplace"), row(result, "as_written"), 1.03)
+
+
+def not_the_bottleneck(measured: Measured) -> list[Advice]:
+    """ATN913: attention takes a small share of the module's time."""
+    result, _ = measured
+    share = result.get("attention_share")
+    if result["level"] != "module" or share is None or share >= SMALL_SHARE:
+        return []
+    rest = sorted((b for b in result["breakdown"]), key=lambda b: -b["time_share"])
+    most = next((b for b in rest if not _inside(result, b["line"])), None)
+    values = {
+        "share": f"{100 * share:.0f}",
+        "bound": f"{1 / max(1 - share, 1e-9):.2f}",
+        "most": f"line {most['line']} ({most['op']}, {100 * most['time_share']:.0f} %)" if most else "elsewhere",
+    }
+    return [Advice(values, 0.0, 1.0, {"attention_share": share})]
+
+
+def _inside(result: Result, line: int) -> bool:
+    first, last = result["rows"]
+    return bool(first <= line <= last)

@@ -22,7 +22,8 @@ from attn_advisor.source.project import Project
 from attn_advisor.source.text import SourceText
 
 Verdict = Literal["equal", "differs", "could not run"]
-SECONDS = 60.0  # one fix: torch's import is 2 s, a module with all its inputs 5 s
+SECONDS = 60.0  # one fix; a module with all its inputs takes about 5 s
+START_SECONDS = 60.0  # importing torch, on a machine that is busy
 VERIFIED = "ATN1"  # rules whose fixes promise to compute the same
 
 
@@ -69,12 +70,15 @@ class _Worker:
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
         self.answers: queue.Queue[str] = queue.Queue()
+        self.ready = False
 
     def ask(self, job: Mapping[str, Any], seconds: float) -> tuple[Verdict, str]:
         process = self._started()
         assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps(job, default=str) + "\n")
+            if not self.ready:
+                self.ready = bool(self.answers.get(timeout=START_SECONDS))
+            process.stdin.write(json.dumps([seconds, job], default=str) + "\n")
             process.stdin.flush()
             answer = self.answers.get(timeout=seconds)
         except queue.Empty:
@@ -94,7 +98,7 @@ class _Worker:
             return self.process
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         answers: queue.Queue[str] = queue.Queue()
-        self.answers = answers
+        self.answers, self.ready = answers, False
         self.process = process = subprocess.Popen(
             [sys.executable, "-m", "attn_advisor.fixes.worker"],
             stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The process that runs user code for `--verify`: reads jobs as JSON lines, answers each with a line [verdict, reason].
+"""The process that runs user code for `--verify`: reads lines [seconds, job], answers each with a line [verdict, reason].
 
 Each job runs in a forked child where the system has fork, so that one file's code cannot disturb the next; the parent process
 (`attn_advisor.fixes.verify`) ends a worker that takes too long.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -193,7 +194,10 @@ def _dims(sizes: Sizes) -> Dims:
 
 def _answer(line: str) -> str:
     try:
-        return json.dumps(judge(Job(**json.loads(line))))
+        seconds, job = json.loads(line)
+        if hasattr(signal, "alarm"):
+            signal.alarm(int(seconds) + 1)  # should the parent die, what hangs must not outlive it for long
+        return json.dumps(judge(Job(**job)))
     except BaseException as error:
         return json.dumps(["could not run", f"{type(error).__name__}: {error}"])
 
@@ -223,8 +227,9 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    lines = iter(sys.stdin.readline, "")
-    for line in lines:
+    out.write("ready\n")
+    out.flush()
+    for line in iter(sys.stdin.readline, ""):
         out.write((_forked(line) if hasattr(os, "fork") else _answer(line)) + "\n")
         out.flush()
 

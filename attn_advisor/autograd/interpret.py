@@ -1,0 +1,425 @@
+"""Runs one function over abstract values and finds the in-place changes that are unsafe."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from attn_advisor.autograd import calls
+from attn_advisor.autograd.arguments import argument_values
+from attn_advisor.autograd.evaluate import Attributes, Evaluator
+from attn_advisor.autograd.operations import AUGMENTED, table
+from attn_advisor.autograd.values import OBJECT, Memory, Saved, State, Value, joined, merged, new
+from attn_advisor.source.module import Class, Function, Module
+
+Kind = Literal["result", "outputs", "leaf", "input", "silent", "alias", "argument"]
+_ORDER: tuple[Kind, ...] = ("outputs", "leaf", "result", "input", "silent", "argument", "alias")
+_NO_MODE = re.compile(r"(^|\.)(no_grad|inference_mode)$")
+
+
+@dataclass
+class Hazard:
+    """One in-place change that is unsafe.
+
+    node: the statement or call that writes; target: the expression written to; op: what it does ("mul", "setitem", ...).
+    saved: what backward keeps; memory: whose memory is changed; through: the operation that perhaps shares it (kind "alias").
+    shared: other names of the function that see the change and are read later.
+    """
+
+    kind: Kind
+    node: ast.AST
+    stmt: ast.stmt
+    target: ast.expr
+    op: str
+    value: Value
+    memory: Memory | None = None
+    saved: Saved | None = None
+    through: str = ""
+    operands: tuple[Value, ...] = ()
+    aliases: set[str] = field(default_factory=set)
+    exposed: bool = False  # memory that others than this function's names can see
+    loops: tuple[ast.stmt, ...] = ()
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a function stands: what is known before its first line."""
+
+    name: str
+    no_grad: bool = False
+    quiet: bool = False  # initialisation, weight loading, optimizers, autograd.Function: in-place changes are the point
+    documented: bool = False  # says that it changes its argument
+
+
+def context_of(module: Module, function: Function, cls: Class | None, name: str) -> Context:
+    decorators = [
+        module.qualified(d.func if isinstance(d, ast.Call) else d) or ast.unparse(d) for d in function.decorator_list
+    ]
+    bases = [] if cls is None else [b for c in cls.mro for b in c.bases if isinstance(b, str)]
+    short = function.name
+    quiet = any(
+        re.search(
+            r"^(_*init|_?reset|_?load|_?from_|_?convert|_?resize|_?tie_)|init_?weights?|initiali[sz]e|state_dict", part
+        )
+        for part in name.split(".")
+    )
+    quiet = quiet or any(b.endswith(("autograd.Function", "Function", "Optimizer", "LRScheduler")) for b in bases)
+    quiet = quiet or any("triton" in d or "custom_fwd" in d or "tl.jit" in d for d in decorators)
+    text = ast.get_docstring(function) or ""
+    documented = (short.endswith("_") and not short.startswith("__")) or bool(
+        re.search(r"\bin[- ]?place\b", text, re.IGNORECASE)
+    )
+    return Context(name, any(_NO_MODE.search(d) for d in decorators), quiet, documented)
+
+
+class Interpreter(Evaluator):
+    """One function. `hazards` holds what was found, at most one for each place."""
+
+    def __init__(
+        self, module: Module, function: Function, cls: Class | None, attributes: Attributes, context: Context
+    ) -> None:
+        super().__init__(module, cls, attributes, not context.no_grad and not context.quiet)
+        self.function_node = function
+        self.context = context
+        # Other classes than modules (logits processors, samplers, transforms) see few tensors that need a gradient.
+        self.trained = cls is not None and any(
+            isinstance(b, str) and b.endswith("Module") for c in cls.mro for b in c.bases
+        )
+        self.hazards: dict[ast.AST, Hazard] = {}
+        self.stmt: ast.stmt = function.body[0]
+        self.loops: list[ast.stmt] = []
+        self.leaving: list[list[State]] = []
+        self.tensor_names = argument_values(module, function, cls, self.state, self.gradients)
+
+    def run(self) -> list[Hazard]:
+        self.block(self.function_node.body)
+        return sorted(self.hazards.values(), key=lambda h: (h.node.lineno, h.node.col_offset))  # type: ignore[attr-defined]
+
+    # Statements
+
+    def block(self, body: list[ast.stmt]) -> None:
+        for stmt in body:
+            if self.state.ended:
+                return
+            self.stmt = stmt
+            handler = getattr(self, f"_do_{type(stmt).__name__.lower()}", None)
+            if handler is not None:
+                handler(stmt)
+
+    def _do_expr(self, stmt: ast.Expr) -> None:
+        self.evaluate(stmt.value)
+
+    def _do_return(self, stmt: ast.Return) -> None:
+        self.evaluate(stmt.value)
+        self.state.ended = True
+
+    def _do_raise(self, stmt: ast.Raise) -> None:
+        self.state.ended = True
+
+    def _do_assert(self, stmt: ast.Assert) -> None:
+        self.evaluate(stmt.test)
+
+    def _do_assign(self, stmt: ast.Assign) -> None:
+        value = self.evaluate(stmt.value)
+        for target in stmt.targets:
+            self.assign(target, value, stmt)
+
+    def _do_annassign(self, stmt: ast.AnnAssign) -> None:
+        if stmt.value is not None:
+            self.assign(stmt.target, self.evaluate(stmt.value), stmt)
+
+    def assign(self, target: ast.expr, value: Value, stmt: ast.stmt) -> None:
+        if isinstance(target, ast.Subscript):
+            self.set_item(target, value, stmt)
+        elif isinstance(target, (ast.Tuple, ast.List)) and any(isinstance(t, ast.Subscript) for t in target.elts):
+            for item in target.elts:
+                self.assign(item, Value("unknown"), stmt)
+        else:
+            self.bind(target, value)
+
+    def set_item(self, target: ast.Subscript, value: Value, stmt: ast.stmt) -> None:
+        base = self.evaluate(target.value)
+        if base.kind == "tensor" or (
+            value.kind == "tensor" and base.kind == "unknown" and self.array_index(target.slice)
+        ):
+            self.indexing(target.slice)
+            self.write(stmt, target.value, base, "setitem", [value], {})
+        elif base.tensorlike:
+            self.evaluate(target.slice)
+        else:
+            path = self.path(target)
+            if path:
+                self.state.names[path] = value
+
+    @staticmethod
+    def array_index(index: ast.expr) -> bool:
+        """x[:, 0], x[..., 1:]: only arrays are indexed so."""
+        parts = index.elts if isinstance(index, ast.Tuple) else []
+        return any(
+            isinstance(part, ast.Slice) or (isinstance(part, ast.Constant) and part.value is ...) for part in parts
+        )
+
+    def _do_augassign(self, stmt: ast.AugAssign) -> None:
+        operator = type(stmt.op).__name__
+        op = AUGMENTED[operator]
+        operand = self.evaluate(stmt.value)
+        if isinstance(stmt.target, ast.Subscript):
+            base = self.evaluate(stmt.target.value)
+            if base.kind == "tensor" or (
+                operand.kind == "tensor" and base.kind == "unknown" and self.array_index(stmt.target.slice)
+            ):
+                self.indexing(stmt.target.slice)
+                self.write(stmt, stmt.target.value, base, op, [operand], {}, part=True)
+            elif base.kind == "sequence":
+                member = self.member(base, stmt)
+                if member.kind == "tensor" and op != "matmul":
+                    self.write(stmt, stmt.target, member, op, [operand], {})
+            return
+        value = self.evaluate(stmt.target)
+        if (
+            value.tensorlike
+            and op != "matmul"
+            and (value.kind == "tensor" or operand.kind == "tensor" or operand.kind == "unknown")
+        ):
+            if value.kind == "unknown" and operand.kind == "unknown":
+                return  # numbers, lists, tuples: most of them are no tensors
+            result = self.write(stmt, stmt.target, value, op, [operand], {})
+            if isinstance(stmt.target, ast.Name) and value.kind == "tensor":
+                self.state.names[stmt.target.id] = result
+            return
+        self.bind(stmt.target, self.arithmetic(operator, value, operand, stmt))
+
+    def _do_if(self, stmt: ast.If) -> None:
+        self.evaluate(stmt.test)
+        before = self.state
+        ends = []
+        for body in (stmt.body, stmt.orelse):
+            self.state = before.copy()
+            self.guards.append(stmt.test)
+            self.block(body)
+            self.guards.pop()
+            ends.append(self.state)
+        self.state = merged(ends)
+
+    def _do_for(self, stmt: ast.For | ast.AsyncFor) -> None:
+        item = self.loop_item(stmt.iter)
+        self.loop(stmt, lambda: self.bind(stmt.target, item))
+
+    _do_asyncfor = _do_for
+
+    def _do_while(self, stmt: ast.While) -> None:
+        self.loop(stmt, lambda: self.evaluate(stmt.test))
+
+    def loop(self, stmt: ast.For | ast.AsyncFor | ast.While, start: Any) -> None:
+        """The body twice: what the first pass keeps, the second may change."""
+        ends = [self.state.copy()]
+        self.loops.append(stmt)
+        self.leaving.append([])
+        for _ in range(2):
+            self.state = merged(ends)
+            start()
+            self.block(stmt.body)
+            ends += [self.state, *self.leaving[-1]]
+            self.leaving[-1] = []
+        self.leaving.pop()
+        self.loops.pop()
+        self.state = merged(ends)
+        self.block(stmt.orelse)
+
+    def _do_break(self, stmt: ast.stmt) -> None:
+        if self.leaving:
+            self.leaving[-1].append(self.state.copy())
+        self.state.ended = True
+
+    _do_continue = _do_break
+
+    def _do_with(self, stmt: ast.With | ast.AsyncWith) -> None:
+        kept = self.gradients
+        for item in stmt.items:
+            call = item.context_expr
+            name = self.module.qualified(call.func if isinstance(call, ast.Call) else call) or ""
+            value = self.evaluate(call)
+            if _NO_MODE.search(name):
+                self.gradients = False
+            elif name.endswith("set_grad_enabled") and isinstance(call, ast.Call):
+                off = bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value is False
+                self.gradients = kept and not off
+            elif name.endswith("enable_grad"):
+                self.gradients = not self.context.quiet
+            if item.optional_vars is not None:
+                self.bind(item.optional_vars, value)
+        self.block(stmt.body)
+        self.gradients = kept
+
+    _do_asyncwith = _do_with
+
+    def _do_try(self, stmt: ast.Try) -> None:
+        before = self.state.copy()
+        self.block(stmt.body)
+        ends = [self.state]
+        for handler in stmt.handlers:
+            self.state = merged([before, ends[0]]).copy()
+            self.block(handler.body)
+            ends.append(self.state)
+        self.state = ends[0]
+        self.block(stmt.orelse)
+        self.state = merged([self.state, *ends[1:]])
+        self.block(stmt.finalbody)
+
+    _do_trystar = _do_try
+
+    def _do_delete(self, stmt: ast.Delete) -> None:
+        for target in stmt.targets:
+            path = self.path(target)
+            if path:
+                self.forget(path)
+                self.state.names.pop(path, None)
+
+    def _do_match(self, stmt: Any) -> None:
+        self.evaluate(stmt.subject)
+        before, ends = self.state, []
+        for case in stmt.cases:
+            self.state = before.copy()
+            self.block(case.body)
+            ends.append(self.state)
+        self.state = merged([*ends, before])
+
+    def _do_functiondef(self, stmt: ast.FunctionDef) -> None:
+        self.state.names[stmt.name] = OBJECT
+
+    # In-place changes
+
+    def write(
+        self,
+        node: ast.AST,
+        target: ast.expr,
+        value: Value,
+        op: str,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        part: bool = False,
+    ) -> Value:
+        """Notes an in-place change of `value`; gives the value after it."""
+        operands = [t for arg in [*args, *kwargs.values()] for t in calls.tensors(arg)]
+        flows = self.gradients and (self.state.needs_gradient(value) or any(map(self.state.needs_gradient, operands)))
+        self.keep_operands(node, value, op, args, kwargs)
+        hazard = self.judge(node, target, value, op, operands, flows)
+        if hazard is not None and not self.chained(hazard):
+            known = self.hazards.get(node)
+            if known is None or _ORDER.index(hazard.kind) < _ORDER.index(known.kind):
+                self.hazards[node] = hazard
+        if flows and (value.outputs is None or self.state.needs_gradient(value) or self.computed(operands)):
+            self.state.give_gradient(value.memory)
+            self.state.give_gradient(m for m, _ in value.maybe)
+            if not part:
+                self.keep_result(node, value, op)
+        after = replace(value, kind="tensor", detached=value.detached and not flows, node=node)
+        path = self.path(target)
+        if path and path in self.state.names and not part and self.state.names[path] == value:
+            self.state.names[path] = after
+        return after
+
+    def chained(self, hazard: Hazard) -> bool:
+        """Whether it is a later link of `x.mul_(a).add_(b)`, whose first link was found."""
+        links, at = [], hazard.target
+        while isinstance(at, ast.Call):
+            links.append(at)
+            at = at.func.value if isinstance(at.func, ast.Attribute) else None
+        return any(link in self.hazards for link in links)
+
+    def keep_operands(self, node: ast.AST, value: Value, op: str, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """What the in-place operation keeps of its operands (of its own old value it keeps a copy)."""
+        if op in table() and self.gradients:
+            form, bound = calls.bind(table()[op], [value, *args], kwargs)
+            own = form.args[0] if form.args else ""
+            needing = {
+                name for name, given in bound.items() if any(map(self.state.needs_gradient, calls.tensors(given)))
+            }
+            for kept, needs in form.saves.items():
+                if kept != own and kept in bound and needing.intersection(needs):
+                    for tensor in calls.tensors(bound[kept]):
+                        self.state.keep(tensor.memory, Saved(op, kept, node))
+
+    def keep_result(self, node: ast.AST, value: Value, op: str) -> None:
+        if op in table():
+            form, _ = calls.bind(table()[op], [value], {})
+            if "result" in form.saves and self.state.needs_gradient(value):
+                self.state.keep(value.memory, Saved(op, "result", node))
+
+    def judge(
+        self, node: ast.AST, target: ast.expr, value: Value, op: str, operands: list[Value], flows: bool
+    ) -> Hazard | None:
+        if self.context.quiet or any("inplace" in ast.unparse(guard) for guard in self.guards):
+            return None
+
+        def found(kind: Kind, **known: Any) -> Hazard:
+            hazard = Hazard(kind, node, self.stmt, target, op, value, operands=tuple(operands), **known)
+            self.note_aliases(hazard)
+            return hazard
+
+        if value.outputs is not None and flows and (self.state.needs_gradient(value) or self.computed(operands)):
+            return found("outputs")
+        if value.leaf and self.gradients and any(m.origin == "parameter" for m in value.memory):
+            return found("leaf")
+        if value.data:
+            return self.silent(found, value, op)
+        argument = next((m for m in value.memory if m.origin == "argument"), None)
+        if argument is not None and self.cls is not None and not self.trained and self.reportable(argument, op):
+            return found("argument", memory=argument)
+        for role in ("result", "input"):
+            for memory in value.memory:
+                for saved in self.state.saved.get(memory, ()):
+                    if (saved.role == "result") == (role == "result"):
+                        return found("result" if role == "result" else "input", memory=memory, saved=saved)
+        if not self.gradients or value.detached:
+            silent = self.silent(found, value, op)
+            if silent is not None:
+                return silent
+        if argument is not None and self.reportable(argument, op):
+            return found("argument", memory=argument)
+        for memory, through in value.maybe:
+            saved = next(iter(self.state.saved.get(memory, ())), None)
+            if saved is not None:
+                return found("alias", memory=memory, saved=saved, through=through)
+            if (
+                memory.origin == "argument"
+                and self.reportable(memory, op)
+                and through in ("dropout", "Identity", "to", "contiguous", "type_as")
+            ):
+                return found("alias", memory=memory, through=through)
+        return None
+
+    def computed(self, operands: list[Value]) -> bool:
+        """Whether an operand that needs a gradient was computed here.
+
+        The part of a constant may well be filled from an argument, which needs none more often than not: DETR pads its images so.
+        """
+        return any(self.state.needs_gradient(o) and all(m.origin != "argument" for m in o.memory) for o in operands)
+
+    def silent(self, found: Any, value: Value, op: str) -> Hazard | None:
+        """A change that autograd does not see, of a tensor whose gradient is being recorded."""
+        if self.context.no_grad or (op == "masked_fill" and value.data):
+            return None  # masked scores before a softmax get no gradient anyway
+        own = [m for m in value.memory if m in self.state.graph and m.origin == "new"]
+        live = [v for v in self.state.names.values() if not v.detached and v.kind == "tensor"]
+        recorded = next((m for m in own if any(m in v.memory for v in live)), None)
+        return found("silent", memory=recorded) if recorded else None
+
+    def reportable(self, memory: Memory, op: str) -> bool:
+        """Whether changing this argument is news to the caller."""
+        if self.context.documented or not self.gradients:
+            return False
+        cachelike = re.search(r"cache|past|buffer|(^|_)out(put)?s?(_|$)|state|workspace|(^|_)kv", memory.name)
+        return not (cachelike and op in ("setitem", "copy", "index_copy", "scatter", "index_put", "fill", "zero"))
+
+    def note_aliases(self, hazard: Hazard) -> None:
+        touched = hazard.value.memory | {m for m, _ in hazard.value.maybe}
+        own = self.path(hazard.target)
+        for name, value in self.state.names.items():
+            held = [value, *value.items, *([value.element] if value.element else [])]
+            if name != own and any(touched & (v.memory | {m for m, _ in v.maybe}) for v in held):
+                hazard.aliases.add(name)
+        hazard.exposed = any(m.origin in ("argument", "attribute", "buffer", "parameter") for m in touched)
+        hazard.loops = tuple(self.loops)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
+import time
 
 import pytest
 
@@ -291,3 +293,30 @@ def test_symbolic_link_stays_one(command, tmp_path):
     assert command("check", "--fix", "link.py").exit_code == 0
     assert (tmp_path / "link.py").is_symlink()
     assert (tmp_path / "real.py").read_text() == FAST
+
+
+def test_watch_checks_again_after_a_change(command, tmp_path, monkeypatch):
+    sleeps = iter([lambda: (tmp_path / "a.py").write_text("x = 1\n"), lambda: None, lambda: None])
+
+    def sleep(seconds):
+        step = next(sleeps, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    result = command("check", "--watch", "--output-format", "concise", "a.py", write={"a.py": SLOW})
+    assert result.exit_code == 0
+    assert result.stdout.count("a.py:1:5: TOY101") == 1
+    assert result.stdout.endswith("All checks passed!\n")
+
+
+def test_verbose_says_what_was_done(command):
+    result = command("check", "-v", ".", write={"a.py": SLOW, "b.py": "x = 1\n"})
+    assert re.search(r"2 files, 1 analysed, \d+\.\d\d s", result.stderr)
+
+
+def test_no_python_files(command):
+    result = command("check", ".")
+    assert result.exit_code == 0
+    assert "No Python files found" in result.stderr

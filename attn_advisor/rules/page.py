@@ -125,18 +125,19 @@ def fill(template: str, values: dict[str, str]) -> str:
 def finding(rule: Rule, detection: Detection) -> Finding:
     """The detection with its rule's texts."""
     prescription = rule.prescription if detection.prescription is None else detection.prescription
+    values = {name: fact for name, fact in detection.facts.items() if isinstance(fact, str)} | detection.values
     return Finding(
         code=rule.code,
         name=rule.name,
         severity=rule.severity,
-        message=fill(rule.message, detection.values),
+        message=fill(rule.message, values),
         start=detection.start,
         end=detection.end,
         function=detection.function,
         facts=detection.facts,
         blockers=detection.blockers,
         assumes=detection.assumes,
-        prescription=fill(prescription, detection.values),
+        prescription=fill(prescription, values),
         fix=detection.fix,
         verdict=detection.verdict,
         url=rule.url,

@@ -51,9 +51,8 @@ def write(c: Choices) -> Program:
     kind = c.pick("kind", ["core", "module", "function", "cross", "cache", "grouped", "core", "module"])
     w.in_class = kind != "function"
     w.trait(kind)
-    layout = c.pick(
-        "layout", ["bhld", "bhld", "bhld", "blhd", "nld", "bld"] if kind not in ("cache", "grouped") else ["bhld"]
-    )
+    layouts = ["bhld", "bhld", "bhld", "blhd", "nld", "bld"] if kind not in ("cache", "grouped") else ["bhld"]
+    layout = c.pick("layout", layouts + (["bwhld", "ld"] if kind in ("core", "function") else []))
     w.trait(layout)
     key_transposed = kind in ("module", "cross") and layout == "bhld" and c.flip("key stored transposed", 5)
     square = kind == "module" or (kind in ("core", "function", "grouped") and c.flip("square"))
@@ -77,6 +76,9 @@ def write(c: Choices) -> Program:
     if helper != "inline":
         w.trait(f"core in a {helper}")
         lines = _helper(core, helper, lines, results)
+    comments = c.pick("comments", ["none", "none", "above", "behind"])
+    if comments != "none":
+        lines = _commented(lines, comments)
     body = prepare + lines + finish
     result = ", ".join(results) if len(results) > 1 else c.often("returned form", [w.output, f"{w.output}, None"], 5)
     if kind == "cache" and c.flip("cache returned"):
@@ -118,7 +120,9 @@ def _dims(kind: str, layout: str, square: bool) -> tuple[Dims, ...]:
     for batch, queries, keys in ((3, 5, 7), (2, 2, 2), (2, 1, 6)):
         if square or kind in ("module", "cache", "grouped"):
             keys = queries
-        found.append({"B": batch, "H": HEADS, "N": batch * HEADS, "L": queries, "S": keys, "P": 3, "D": HEAD_DIM})
+        found.append(
+            {"B": batch, "H": HEADS, "N": batch * HEADS, "L": queries, "S": keys, "P": 3, "D": HEAD_DIM, "W": 2}
+        )
     return tuple(found)
 
 
@@ -234,7 +238,10 @@ def _attention(core: Core, trap: str) -> str:
     q, k, _ = w.names
     if core.c.flip("sizes first", 4):
         core.length()
-    core.product()
+    if core.c.flip("scores in a method", 6) and w.in_class:
+        _scores_method(core)
+    else:
+        core.product()
     heads = core.lead == "bh"
     if trap == "negated":
         w.emit(core.c.pick("negated", [f"{s} = -{s}", f"{s} = {s}.amax(-1, keepdim=True) - {s}"]))
@@ -254,6 +261,7 @@ def _attention(core: Core, trap: str) -> str:
     elif trap == "doubled":
         w.emit(f"{s} = {s} + {s}.transpose(-2, -1)" if core.square else f"{s} = {s} + {s}")
     core.add_masks()
+    core.finish_scores()
     if trap == "wrong softmax axis":
         core.axis = -2 if core.axis == -1 else -1
         core.softmax()
@@ -301,6 +309,36 @@ def _attention(core: Core, trap: str) -> str:
     elif trap == "keys changed later":
         w.emit(f"{k} = {k} * 2", f"{w.output} = {w.output} + {k}.mean()")
     return axes
+
+
+def _commented(lines: list[str], place: str) -> list[str]:
+    """A numbered comment for every line of the attention."""
+    found: list[str] = []
+    for number, line in enumerate(lines):
+        indent = line[: len(line) - len(line.lstrip())]
+        found += [f"{line}  # note {number}."] if place == "behind" else [f"{indent}# note {number}.", line]
+    return found
+
+
+def _scores_method(core: Core) -> None:
+    """Product and scale in a method of their own."""
+    w = core.w
+    core.length()
+    with w.elsewhere() as lines:
+        core.product()
+    if core.place in ("q", "k", "both"):
+        w.emit(*lines)  # they change q or k, which the rest reads
+        return
+    w.trait("scores in a method")
+    lengths = [
+        name
+        for name in dict.fromkeys(core.length())
+        if any(f" {name}," in line or f" {name})" in line for line in lines)
+    ]
+    names = ", ".join([core.q, core.k, *lengths])
+    body = "\n".join(f"        {line}" for line in [*lines, f"return {core.s}"])
+    w.methods.append(f"    def get_scores(self, {names}):\n{body}\n")
+    w.emit(f"{core.s} = self.get_scores({names})")
 
 
 def _helper(core: Core, kind: str, lines: list[str], results: list[str]) -> list[str]:

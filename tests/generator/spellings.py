@@ -1,16 +1,13 @@
-"""Spellings of the steps of attention: product, scale, masks, softmax, dropout, value product."""
+"""Spellings of the steps of attention: product, scale, softmax, dropout, value product."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
-from attn_advisor.fixes.inputs import Mask, MaskForm, Sense, Tensor, optional
-from tests.generator.writer import HEAD_DIM, HEADS, LONGEST, Writer
-
-ANY: tuple[MaskForm, ...] = ("bool", "int", "uint8", "float01")
+from attn_advisor.fixes.inputs import Tensor
+from tests.generator.masks import MaskSteps
+from tests.generator.writer import HEAD_DIM, HEADS, Writer
 
 
-class Core:
+class Core(MaskSteps):
     """One attention core over q, k, v in a layout: b batch, h heads, n both in one, l queries, s keys, d head size."""
 
     def __init__(
@@ -20,7 +17,7 @@ class Core:
         self.q, self.k, self.v = w.names
         self.s = w.scores
         self.key_transposed, self.square, self.offset = key_transposed, square, offset
-        self.lead = "bh" if "h" in layout else layout[0]  # the scores are (*lead, l, s)
+        self.lead = "bh" if layout == "blhd" else layout[:-2]  # the scores are (*lead, l, s)
         self.axis = -1
         self.masks: list[str] = []
         self.lengths: tuple[str, str] | None = None
@@ -86,7 +83,7 @@ class Core:
             w.init.append("self.temperature = nn.Parameter(torch.ones(1))")
             w.trait("learned temperature")
         if factor == "self.tau":
-            shape = f"({HEADS}, 1, 1)" if self.lead == "bh" else "()"
+            shape = f"({HEADS}, 1, 1)" if self.lead.endswith("h") else "()"
             w.init.append(f"self.tau = nn.Parameter(torch.full({shape}, 0.5))")
             w.trait("learned temperature")
             if self.layout == "blhd" and self.place in ("q", "k"):
@@ -107,7 +104,7 @@ class Core:
 
     def product(self) -> None:
         w, c, q, k = self.w, self.c, self.q, self.k
-        place = c.often("scale place", ["after", "q", "k", "both", "none", "masks", "inline"], 2)
+        place = c.often("scale place", ["after", "q", "k", "both", "none", "masks", "inline", "q inline"], 2)
         self.place = place
         w.trait(f"scale {place}")
         self.late_scale: tuple[str, str] | None = None
@@ -116,7 +113,11 @@ class Core:
         elif place == "both":
             root = f"{q}.size(-1) ** -0.25"
             w.emit(f"{q} = {q} * {root}", f"{k} = {k} * {root}")
+        if place == "q inline":
+            operator, factor = self.scale()
+            self.q = f"({self.q} {operator} {factor})"
         expression = self._product()
+        self.q = w.names[0]
         if place == "inline":
             operator, factor = self.scale()
             w.emit(
@@ -131,6 +132,11 @@ class Core:
         if place == "masks":
             self.late_scale = self.scale()
 
+    def finish_scores(self) -> None:
+        """The scaling that comes after the masks, if it does."""
+        if self.late_scale:
+            self._scaled(self.s, *self.late_scale, in_place=self.c.flip("late scale in place", 3))
+
     def _turned(self) -> str:
         """The key with head size before length."""
         k = self.k
@@ -138,6 +144,8 @@ class Core:
             return k
         if self.layout == "blhd":
             return self.c.pick("key turned", [f"{k}.permute(0, 2, 3, 1)", f"{k}.transpose(1, 2).transpose(-2, -1)"])
+        if self.layout == "ld":
+            return self.c.pick("key turned", [f"{k}.T", f"{k}.t()", f"{k}.transpose(0, 1)", f"{k}.transpose(-2, -1)"])
         options = [
             f"{k}.transpose(-2, -1)",
             f"{k}.transpose(-1, -2)",
@@ -145,11 +153,12 @@ class Core:
             f"{k}.swapaxes(-1, -2)",
             f"torch.transpose({k}, -2, -1)",
         ]
-        options += (
-            [f"{k}.permute(0, 1, 3, 2)", f"{k}.transpose(2, 3)"]
-            if len(self.layout) == 4
-            else [f"{k}.permute(0, 2, 1)", f"{k}.transpose(1, 2)"]
-        )
+        by_rank = {
+            3: [f"{k}.permute(0, 2, 1)", f"{k}.transpose(1, 2)"],
+            4: [f"{k}.permute(0, 1, 3, 2)", f"{k}.transpose(2, 3)"],
+            5: [f"{k}.permute(0, 1, 2, 4, 3)", f"{k}.transpose(3, 4)"],
+        }
+        options += by_rank[len(self.layout)]
         return self.c.pick("key turned", options)
 
     def _product(self) -> str:
@@ -188,8 +197,8 @@ class Core:
 
     def _einsum(self, name: str, operands: list[tuple[str, str]], result: str) -> str:
         w, c = self.w, self.c
-        letters = c.pick(f"{name} einsum letters", ["bhlsdn", "bhijdn", "zxqkcw", "nhtsea"])
-        table = dict(zip("bhlsdn", letters, strict=True))
+        letters = c.pick(f"{name} einsum letters", ["bhlsdnw", "bhijdnw", "zxqkcwy", "nhtseab"])
+        table = dict(zip("bhlsdnw", letters, strict=True))
         sides = ["".join(table[a] for a in axes) for axes, _ in operands]
         out = "".join(table[a] for a in result)
         values = ", ".join(value for _, value in operands)
@@ -201,287 +210,12 @@ class Core:
             return f'torch.einsum("{sides[0]},{sides[1]}->{out}", ({values}))'
         if form == "spaces":
             return f"torch.einsum('{' '.join(sides[0])}, {' '.join(sides[1])} -> {' '.join(out)}', {values})"
-        if form == "ellipsis" and all(side.startswith(sides[0][:2]) for side in (*sides, out)) and len(out) == 4:
+        if form == "ellipsis" and all(side.startswith(sides[0][:2]) for side in (*sides, out)) and len(self.lead) == 2:
             return f'torch.einsum("...{sides[0][2:]},...{sides[1][2:]}->...{out[2:]}", {values})'
         if form == "einops":
             w.imports.add("import einops")
             return f'einops.einsum({values}, "{" ".join(sides[0])}, {" ".join(sides[1])} -> {" ".join(out)}")'
         return f'torch.einsum("{sides[0]},{sides[1]}->{out}", {values})'
-
-    # --- masks -------------------------------------------------------------------------------------------------------------------
-
-    def _fill(self, name: str, weak: bool = True) -> str:
-        s = self.s
-        options = [
-            'float("-inf")',
-            "-1e9",
-            f"torch.finfo({s}.dtype).min",
-            "-1e4",
-            "-torch.inf",
-            f"-{self.w.math('inf')}",
-            'float("-1e20")',
-        ]
-        if weak and self.c.flip(f"{name} weak", 20):
-            self.w.trait("weak fill")
-            return self.c.pick(f"{name} weak fill", ["-100.0", "1e-9", "-50"])
-        return self.c.pick(f"{name} fill", options)
-
-    def add_masks(self) -> None:
-        count = self.c.pick("masks", [0, 1, 1, 2])
-        for number in range(count):
-            kind = self.c.pick(
-                f"mask {number}", ["given", "causal", "given", "bias"] if self.axis == -1 else ["given full"]
-            )
-            if kind == "causal":
-                self._causal(f"mask {number}")
-            elif kind == "bias":
-                self._bias(f"mask {number}")
-            else:
-                self._given(f"mask {number}", number, full=kind == "given full")
-        if self.late_scale:
-            self._scaled(self.s, *self.late_scale, in_place=self.c.flip("late scale in place", 3))
-
-    def _given(self, name: str, number: int, full: bool) -> None:
-        """A mask that the caller passes."""
-        w, c = self.w, self.c
-        mask = c.pick(
-            f"{name} name", [["mask", "other_mask"], ["attn_mask", "second_mask"], ["attention_mask", "extra"]]
-        )[number]
-        pairs = ("L", "S") if self.axis == -1 else ("S", "L")
-        shapes: list[tuple[str | int, ...]] = {
-            "bh": [
-                ("B", 1, *pairs),
-                pairs,
-                ("B", "H", *pairs),
-                ("B", 1, 1, "S"),
-                ("B", "S"),
-                ("B", *pairs),
-                (1, *pairs),
-            ],
-            "b": [("B", *pairs), pairs, ("B", 1, "S"), ("B", "S")],
-            "n": [("N", *pairs), pairs, (1, *pairs), ("N", "S")],
-        }[self.lead]
-        setitem_shape = shapes[2] if self.lead == "bh" else shapes[0]
-        if full:
-            shapes = [setitem_shape]
-        how = c.pick(
-            f"{name} how",
-            [
-                "masked_fill",
-                "masked_fill_",
-                "where",
-                "where fill",
-                "add",
-                "iadd",
-                "arithmetic",
-                "arithmetic out",
-                "replace",
-                "setitem",
-            ],
-        )
-        shape = setitem_shape if how == "setitem" else c.pick(f"{name} shape", shapes)
-        sense: Sense = c.pick(f"{name} sense", ["keep", "drop"])
-        fill = self._fill(name)
-        view = mask
-        if shape[1:] == ("S",) and shape[0] in ("B", "N"):  # padding, given (B, S)
-            view = c.pick(f"{name} view", [f"{mask}[:, None, None, :]", f"{mask}.unsqueeze(1).unsqueeze(2)"] if self.lead == "bh" else
-                          [f"{mask}[:, None, :]", f"{mask}.unsqueeze(1)"])  # fmt: skip
-        elif shape == ("B", *pairs) and self.lead == "bh":
-            view = c.pick(f"{name} view", [f"{mask}.unsqueeze(1)", f"{mask}[:, None]"])
-        forms: tuple[MaskForm, ...] = ANY
-        lines: list[str] = []
-        if how in ("masked_fill", "masked_fill_", "where", "where fill", "setitem"):
-            if sense == "keep":
-                drop = c.pick(
-                    f"{name} drop",
-                    [
-                        f"{view} == 0",
-                        f"~{view}",
-                        f"{view}.logical_not()",
-                        f"~{view}.bool()",
-                        f"{view}.eq(0)",
-                        f"{view} < 0.5",
-                    ],
-                )
-            else:
-                drop = c.pick(
-                    f"{name} drop",
-                    [view, f"{view}.bool()", f"{view} == 1", f"{view} != 0", f"{view}.to(torch.bool)", f"{view} > 0"],
-                )
-            if how == "masked_fill":
-                lines = [f"{self.s} = {self.s}.masked_fill({drop}, {fill})"]
-            elif how == "masked_fill_":
-                lines = [f"{self.s}.masked_fill_({drop}, {fill})"]
-            elif how == "setitem":
-                forms = ("bool",) if drop in (view, f"~{view}") else ANY
-                lines = [f"{self.s}[{drop}] = {fill}"]
-            elif how == "where fill":
-                value = c.pick(
-                    f"{name} fill tensor",
-                    [f"torch.full_like({self.s}, {fill})", f"torch.tensor({fill}, dtype={self.s}.dtype)"],
-                )
-                lines = [f"{self.s} = torch.where({drop}, {value}, {self.s})"]
-            else:
-                keep = view if sense == "keep" else f"~({drop})"
-                if sense == "keep":
-                    keep = c.pick(f"{name} keep", [f"{view} != 0", f"{view}.bool()", view])
-                lines = [f"{self.s} = torch.where({keep}, {self.s}, {fill})"]
-            if full or shape == setitem_shape:
-                self.drops.append(f"{view} == 0" if sense == "keep" else f"{view} != 0")
-        elif how in ("add", "iadd"):
-            forms, sense = ("finite", "additive", "bias"), "keep"
-            lines = [f"{self.s} += {view}" if how == "iadd" else f"{self.s} = {self.s} + {view}"]
-            self.additive = True
-        else:
-            forms, sense = ("float01", "int"), "keep"
-            strong = c.pick(f"{name} strong", ["-10000.0", "-1e9"])
-            if how == "replace":
-                lines = [f"{self.s} = {self.s} * {view} {strong.replace('-', '- ', 1)} * (1 - {view})"]
-            elif how == "arithmetic":
-                lines = [f"{self.s} = {self.s} + (1.0 - {view}) * {strong}"]
-            else:
-                lines = [f"penalty = (1.0 - {view}) * {strong}", f"{self.s} = {self.s} + penalty"]
-            self.additive = True
-        w.trait(f"{how} {sense}")
-        spec = Mask(shape, forms, sense)
-        if c.flip(f"{name} optional"):
-            w.trait("optional mask")
-            w.parameters[mask] = (optional(spec), "None")
-            if (
-                len(lines) == 1
-                and " = " in lines[0]
-                and not lines[0].startswith(f"{self.s}[")
-                and c.flip(f"{name} inline condition", 4)
-            ):
-                value = lines[0].split(" = ", 1)[1]
-                w.emit(f"{self.s} = {self.s} if {mask} is None else {value}")
-            else:
-                with w.block(f"if {mask} is not None:"):
-                    w.emit(*lines)
-            self.drops.clear()
-        else:
-            w.parameters[mask] = (spec, None)
-            w.emit(*lines)
-        self.masks.append(mask)
-
-    def _causal(self, name: str) -> None:
-        w, c, s = self.w, self.c, self.s
-        queries, keys = self.length()
-        w.trait("causal")
-        offset = ""
-        if c.flip(f"{name} diagonal", 10):
-            offset = c.pick(f"{name} offset", ["1", "-1", "2"])
-            w.trait(f"causal with diagonal {offset}")
-        elif self.offset and queries != keys and c.flip(f"{name} shifted"):
-            offset = f"{keys} - {queries}"
-            w.trait("causal, bottom right")
-        lower, upper = (offset, f"{offset} + 1") if offset else ("", "1")
-        like = f"device={self.q}.device"
-        drops = [
-            f"torch.tril(torch.ones({queries}, {keys}, {like}){f', diagonal={lower}' if lower else ''}) == 0",
-            f"torch.triu(torch.ones({queries}, {keys}, {like}), diagonal={upper}).bool()",
-            f"torch.ones({queries}, {keys}, dtype=torch.bool, {like}).triu({upper})",
-            f"~torch.ones({queries}, {keys}, dtype=torch.bool, {like}).tril({lower})",
-            f"torch.ones_like({s}).tril({lower}) == 0",
-        ]
-        if not offset:
-            drops += [
-                f"torch.arange({queries}, {like})[:, None] < torch.arange({keys}, {like})[None, :]",
-                "buffer",
-                "buffer",
-                "buffer of True",
-                "added",
-            ]
-        drop = c.pick(f"{name} form", drops)
-        if drop.startswith("buffer"):
-            drop = self._buffer(name, drop, queries, keys)
-        if drop == "added":
-            value = c.pick(f"{name} added", [f"torch.full(({queries}, {keys}), float('-inf'), {like}).triu(1)",
-                                             f"torch.triu(torch.full(({queries}, {keys}), -1e9, {like}), diagonal=1)"])  # fmt: skip
-            with self._when(name):
-                w.emit(f"{s} = {s} + {value}")
-            return
-        fill = self._fill(name)
-        lines = [f"{s} = {s}.masked_fill({drop}, {fill})"]
-        form = c.pick(f"{name} filled", ["masked_fill", "masked_fill_", "named", "where", "added where"])
-        if form == "masked_fill_":
-            lines = [f"{s}.masked_fill_({drop}, {fill})"]
-        elif form == "named":
-            lines = [f"hidden = {drop}", f"{s} = {s}.masked_fill(hidden, {fill})"]
-        elif form == "where":
-            lines = [f"{s} = torch.where({drop}, {fill}, {s})"]
-        elif form == "added where":
-            zeros = f"torch.zeros({queries}, {keys}, dtype={s}.dtype, {like})"
-            lines = [f"bias = {zeros}", f"bias.masked_fill_({drop}, float('-inf'))" if ", :, :" not in drop and "_like" not in drop else f"bias = bias.masked_fill({drop}, float('-inf'))",
-                     f"{s} = {s} + bias"]  # fmt: skip
-        with self._when(name):
-            w.emit(*lines)
-
-    def _when(self, name: str) -> AbstractContextManager[None]:
-        """A block under a configuration flag, sometimes."""
-        if self.w.in_class and self.c.flip(f"{name} under a flag", 4):
-            self.w.trait("flag")
-            if "self.causal = True" not in self.w.init:
-                self.w.init.append("self.causal = True")
-            return self.w.block("if self.causal:")
-        return nullcontext()
-
-    def _buffer(self, name: str, kind: str, queries: str, keys: str) -> str:
-        """A registered triangle, sliced; the expression that is True where hidden."""
-        w, c = self.w, self.c
-        if not w.in_class:
-            return f"torch.tril(torch.ones({queries}, {keys})) == 0"
-        lead = ", ".join("1" for _ in self.lead)
-        attribute = c.pick(f"{name} buffer name", ["bias", "tril", "causal_mask"])
-        value = (
-            f"torch.tril(torch.ones({LONGEST}, {LONGEST}))"
-            if kind == "buffer"
-            else f"torch.triu(torch.ones({LONGEST}, {LONGEST}), diagonal=1).bool()"
-        )
-        viewed = c.flip(f"{name} buffer viewed")
-        if viewed:
-            value += f".view({lead}, {LONGEST}, {LONGEST})"
-        if any(f'"{attribute}"' in line for line in w.init):
-            return f"torch.tril(torch.ones({queries}, {keys})) == 0"
-        w.init.append(f'self.register_buffer("{attribute}", {value})')
-        colons = ":, " * len(self.lead) if viewed else ""
-        rows = f":{queries}"
-        if self.offset and queries != keys:
-            rows = c.pick(f"{name} buffer rows", [f"{keys} - {queries} : {keys}", rows])
-            w.trait("causal of a cache")
-        if c.flip(f"{name} buffer patched", 12):
-            w.trait("patched buffer")
-            w.methods.append(f"    def patch(self):\n        self.{attribute} = torch.ones_like(self.{attribute})\n")
-        sliced = f"self.{attribute}[{colons}{rows}, :{keys}]"
-        return f"{sliced} == 0" if kind == "buffer" else sliced
-
-    def _bias(self, name: str) -> None:
-        """A learned or computed bias."""
-        w, c = self.w, self.c
-        queries, keys = self.length()
-        forms = ["relative"]
-        if w.in_class:
-            forms = ["learned", "slopes", "relative"] if self.lead == "bh" else ["learned", "relative"]
-        form = c.pick(f"{name} bias", forms)
-        w.trait(f"{form} bias")
-        distance = f"(torch.arange({keys}, device={self.q}.device)[None, :] - torch.arange({queries}, device={self.q}.device)[:, None])"
-        if form == "learned":
-            if not any("self.rel" in line for line in w.init):
-                heads = f"{HEADS}, " if self.lead == "bh" else ""
-                w.init.append(f"self.rel = nn.Parameter(torch.zeros({heads}{LONGEST}, {LONGEST}))")
-            value = f"self.rel[{':, ' if self.lead == 'bh' else ''}:{queries}, :{keys}]"
-        elif form == "slopes":
-            if not any("slopes" in line for line in w.init):
-                w.init.append(f'self.register_buffer("slopes", torch.tensor([0.5, 0.25]).view({HEADS}, 1, 1))')
-            value = f"self.slopes * {distance}"
-        else:
-            value = f"{distance}.to({self.q}.dtype) * 0.1"
-        w.emit(
-            c.pick(
-                f"{name} bias added",
-                [f"{self.s} = {self.s} + {value}", f"{self.s} += {value}", f"{self.s} = torch.add({self.s}, {value})"],
-            )
-        )
 
     # --- softmax, dropout, value product -----------------------------------------------------------------------------------------
 
@@ -491,15 +225,16 @@ class Core:
         if axis == -1 and c.flip("positive softmax axis", 3):
             axis = len(self.lead) + 1
         p = "probs" if w.rename else s
-        forms = [f"{w.f}.softmax({s}, dim={axis})", f"torch.softmax({s}, dim={axis})", f"{s}.softmax(dim={axis})", f"{s}.softmax({axis})",
+        forms = [
+            f"{w.f}.softmax({s}, dim={axis})", f"torch.softmax({s}, dim={axis})", f"{s}.softmax(dim={axis})", f"{s}.softmax({axis})",
                  f"{w.f}.softmax({s}, {axis})", f"nn.Softmax(dim={axis})({s})", "attribute", "float32", "float32 method", "float32 attribute", "by hand",
-                 "by logsumexp", "imported", "helper", "sequential"]  # fmt: skip
+                 "by logsumexp", "imported", "helper", "sequential", "conditional", "lambda", "nested", f"torch.softmax(input={s}, dim={axis})"]  # fmt: skip
         form = c.pick("softmax", forms)
         if form.startswith("nn.") or w.f.startswith("nn."):
             w.imports.add("from torch import nn")
         if not w.in_class and ("attribute" in form or form == "sequential"):
             form = forms[0]
-        w.trait(f"softmax {form if form in forms[6:] else 'plain'}")
+        w.trait(f"softmax {form if '(' not in form else 'plain'}")
         if form == "attribute":
             w.init.append(f"self.{c.pick('softmax attribute', ['softmax', 'attend', 'act'])} = nn.Softmax(dim={axis})")
             form = f"self.{['softmax', 'attend', 'act'][c.made['softmax attribute']]}({s})"
@@ -527,7 +262,22 @@ class Core:
                 f"def stable_softmax(t, dim={axis}):\n    t = t - t.amax(dim=dim, keepdim=True).detach()\n    return t.softmax(dim=dim)"
             )
             form = f"stable_softmax({s})"
-        w.emit(f"{p} = {form}")
+        elif form == "conditional":
+            w.init.append("self.upcast = False") if w.in_class else None
+            with w.block("if self.upcast:" if w.in_class else f"if {self.q}.dtype == torch.float16:"):
+                w.emit(f"{p} = {s}.float().softmax(dim={axis}).to({self.v}.dtype)")
+            with w.block("else:"):
+                w.emit(f"{p} = {s}.softmax(dim={axis})")
+            form = ""
+        elif form == "lambda":
+            w.emit(f"soft = lambda t: {w.f}.softmax(t, dim={axis})")
+            form = f"soft({s})"
+        elif form == "nested":
+            with w.block("def soft(t):"):
+                w.emit(f"return torch.softmax(t, dim={axis})")
+            form = f"soft({s})"
+        if form:
+            w.emit(f"{p} = {form}")
         self.p = p
         if self.drops and c.flip("rows set to zero", 4):
             w.trait("zeroed after the softmax")
@@ -594,7 +344,7 @@ class Core:
 
 def qkv(layout: str, same: bool) -> dict[str, Tensor]:
     """Inputs for q, k, v given as arguments."""
-    names = {"b": "B", "h": "H", "l": "L", "d": "D", "n": "N"}
+    names = {"b": "B", "h": "H", "l": "L", "d": "D", "n": "N", "w": "W"}
     queries = tuple(names[a] for a in layout)
     keys = queries if same else tuple("S" if a == "L" else a for a in queries)
     return {"q": Tensor(queries), "k": Tensor(keys), "v": Tensor(keys)}

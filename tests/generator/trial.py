@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,6 +58,14 @@ def try_program(program: Program, signatures: bool = True) -> Trial:
             text, _, _ = fix_text(program.text, where, settings(), unsafe=unsafe)
             again_text, _, _ = fix_text(text, where, settings(), unsafe=unsafe)
             results.append(text)
+            lost = [
+                note
+                for note in re.findall(r"# note \d+\.", program.text)
+                if text.count(note) != program.text.count(note)
+            ]
+            if lost:
+                trial.problem, trial.detail, trial.fixed = "a comment is lost or doubled", ", ".join(lost), text
+                return trial
             if again_text != text:
                 trial.problem, trial.detail, trial.fixed = "a second fix changes more", again_text, text
                 return trial

@@ -137,7 +137,9 @@ class Version:
                 run.error = error
             return run
 
-    def backward(self, run: Run, model: Any, sources: list[torch.Tensor], finite: dict[str, torch.Tensor] | None) -> None:
+    def backward(
+        self, run: Run, model: Any, sources: list[torch.Tensor], finite: dict[str, torch.Tensor] | None
+    ) -> None:
         generator = torch.Generator().manual_seed(3)
         loss = torch.zeros((), dtype=torch.float64)
         for path, value in run.output.items():
@@ -200,6 +202,7 @@ def compared(before: Run, after: Run, tolerance: float, where: str) -> Iterator[
 
 def equal(original: Version, fixed: Version, calls: Mapping[str, Callable[[], Given]]) -> list[str]:
     """Every difference between two builds over the calls; the original must run on all of them."""
+    torch.set_num_threads(1)  # the tensors are tiny
     found: list[str] = []
     tolerance = SINGLE if original.recipe.single else EXACT
     for name, make in calls.items():

@@ -79,7 +79,9 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, packages: frozenset[str]) -> None:
         self.packages = packages
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if name.partition(".")[0] not in self.packages:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -89,5 +91,3 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         return None
-
-

@@ -15,23 +15,24 @@ from tests.realcode.stubs import STUBBED, StubFinder, StubModule
 class Tree:
     """A folder that holds a package, and the modules loaded from it.
 
-    `bare` packages are entered without running their `__init__`, which would import hundreds of files;
+    `own`: the top-level names that belong to the tree. `bare` packages are entered without running their `__init__`, which would import hundreds of files;
     `attributes` are what other files read from such a package.
     """
 
     root: Path
     bare: dict[str, dict[str, object]] = field(default_factory=dict)
     hidden: dict[str, dict[str, object]] = field(default_factory=dict)  # modules replaced by an empty one
+    own: frozenset[str] = frozenset()
     stubbed: frozenset[str] = STUBBED
     modules: dict[str, types.ModuleType] = field(default_factory=dict)
     outside: dict[str, types.ModuleType] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.finder = StubFinder(self.stubbed)
+        self.tops = self.stubbed | self.own | {name.partition(".")[0] for name in self.bare}
 
     def owns(self, name: str) -> bool:
-        top = name.partition(".")[0]
-        return top in self.stubbed or (self.root / top).is_dir()
+        return name.partition(".")[0] in self.tops
 
     def __enter__(self) -> Tree:
         self.outside = {name: sys.modules.pop(name) for name in list(sys.modules) if self.owns(name)}

@@ -56,7 +56,12 @@ class Reconstruction(nn.Module):
 
 
 LABML = [
-    at("labml_nn.transformers.mha", "MultiHeadAttention", make("MultiHeadAttention", 2, 16, 0.3), bool_masks((2, 5, 5), pair_masks)),
+    at(
+        "labml_nn.transformers.mha",
+        "MultiHeadAttention",
+        make("MultiHeadAttention", 2, 16, 0.3),
+        bool_masks((2, 5, 5), pair_masks),
+    ),
     at(
         "labml_nn.transformers.xl.relative_mha",
         "RelativeMultiHeadAttention",
@@ -134,7 +139,10 @@ LABML = [
             "labml_nn.diffusion.stable_diffusion.model.unet_attention",
             f"CrossAttention (in place: {inplace})",
             make("CrossAttention", 16, 12, 2, 8, is_inplace=inplace),
-            {"condition": lambda: given(rand(2, 5, 16), rand(2, 3, 12)), "odd batch": lambda: given(rand(3, 5, 16), rand(3, 3, 12))},
+            {
+                "condition": lambda: given(rand(2, 5, 16), rand(2, 3, 12)),
+                "odd batch": lambda: given(rand(3, 5, 16), rand(3, 3, 12)),
+            },
         )
         for inplace in (False, True)
     ),
@@ -145,7 +153,13 @@ LABML = [
 # pytorch-pretrained-bert and bert-pytorch
 
 PPB = "pytorch_pretrained_bert."
-BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}
+BERT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 16,
+}
 GPT = {"n_positions": 16, "n_ctx": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
 
 
@@ -161,7 +175,9 @@ def xl_masks(*inputs: Callable[[], torch.Tensor], memory: int = 3) -> Calls:
 
     return {
         "no mask": lambda: call(None, False),
-        "causal with memory": lambda: call(lambda s: torch.ones(5, s, dtype=torch.bool).triu(1 + s - 5)[:, :, None], True),
+        "causal with memory": lambda: call(
+            lambda s: torch.ones(5, s, dtype=torch.bool).triu(1 + s - 5)[:, :, None], True
+        ),
         "pairs": lambda: call(lambda s: ~keep(2, 5, s).permute(1, 2, 0), False),
         "keys": lambda: call(lambda s: ~keep(2, s).t(), True),
         "empty row": lambda: call(lambda s: ~some_empty(keep(2, 5, s)).permute(1, 2, 0), False),
@@ -185,7 +201,9 @@ PORTS = [
         {
             "no mask": lambda: given(tokens(2, 5)),
             "mask": lambda: given(tokens(2, 5), torch.zeros(2, 5, dtype=torch.long), keep(2, 5).long()),
-            "empty row": lambda: given(tokens(2, 5), torch.zeros(2, 5, dtype=torch.long), some_empty(keep(2, 5)).long()),
+            "empty row": lambda: given(
+                tokens(2, 5), torch.zeros(2, 5, dtype=torch.long), some_empty(keep(2, 5)).long()
+            ),
         },
         whole=True,
     ),
@@ -235,7 +253,10 @@ PORTS = [
         "Attention",
         make("Attention"),
         bool_masks(
-            (2, 1, 5, 5), lambda mask: given(rand(2, 2, 5, 8), rand(2, 2, 5, 8), rand(2, 2, 5, 8), mask=mask, dropout=nn.Dropout(0.0))
+            (2, 1, 5, 5),
+            lambda mask: given(
+                rand(2, 2, 5, 8), rand(2, 2, 5, 8), rand(2, 2, 5, 8), mask=mask, dropout=nn.Dropout(0.0)
+            ),
         ),
     ),
     at(
@@ -346,7 +367,15 @@ CLIP_CALLS: Calls = {
     "bool mask": lambda: given(rand(5, 2, 16), ~keep(5, 5)),
     "empty row": lambda: given(rand(5, 2, 16), ~some_empty(keep(5, 5))),
 }
-LITGPT = {"block_size": 16, "n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 50, "padding_multiple": 2, "intermediate_size": 16}
+LITGPT = {
+    "block_size": 16,
+    "n_layer": 2,
+    "n_embd": 16,
+    "n_head": 2,
+    "vocab_size": 50,
+    "padding_multiple": 2,
+    "intermediate_size": 16,
+}
 
 
 def lit(**options: Any) -> Recipe:
@@ -363,8 +392,17 @@ def lit(**options: Any) -> Recipe:
 
 OTHERS = [
     *(
-        at("open_clip.transformer", f"Attention ({options})", make("Attention", 16, attn_drop=0.3, **options), CLIP_CALLS)
-        for options in ({"num_heads": 2}, {"num_heads": 2, "scaled_cosine": True}, {"num_heads": 1, "scale_heads": True})
+        at(
+            "open_clip.transformer",
+            f"Attention ({options})",
+            make("Attention", 16, attn_drop=0.3, **options),
+            CLIP_CALLS,
+        )
+        for options in (
+            {"num_heads": 2},
+            {"num_heads": 2, "scaled_cosine": True},
+            {"num_heads": 1, "scale_heads": True},
+        )
     ),
     at(
         "open_clip.transformer",

@@ -67,7 +67,15 @@ RECIPES = [
     ),
     plain("crossvit", "CrossAttention", 16, num_heads=2, **DROP),
     plain("edgenext", "CrossCovarianceAttn", 16, num_heads=2, **DROP),
-    plain("efficientformer", "Attention", 16, key_dim=4, num_heads=2, resolution=2, calls={"tokens": lambda: given(rand(2, 4, 16))}),
+    plain(
+        "efficientformer",
+        "Attention",
+        16,
+        key_dim=4,
+        num_heads=2,
+        resolution=2,
+        calls={"tokens": lambda: given(rand(2, 4, 16))},
+    ),
     at(
         "gcvit",
         "WindowAttentionGlobal",
@@ -101,7 +109,17 @@ RECIPES = [
     at(
         "levit",
         "AttentionSubsample (convolution)",
-        with_conv("AttentionSubsample", 16, 24, key_dim=4, num_heads=2, stride=1, resolution=4, resolution_out=4, use_conv=True),
+        with_conv(
+            "AttentionSubsample",
+            16,
+            24,
+            key_dim=4,
+            num_heads=2,
+            stride=1,
+            resolution=4,
+            resolution_out=4,
+            use_conv=True,
+        ),
         {"image": lambda: given(rand(2, 16, 4, 4))},
     ),
     plain("maxxvit", "Attention2d", 16, dim_head=8, **DROP, calls=IMAGE),
@@ -129,7 +147,16 @@ RECIPES = [
     at(
         "mvitv2",
         "MultiScaleAttentionPoolFirst",
-        make("MultiScaleAttentionPoolFirst", 16, 16, (4, 4), num_heads=2, kernel_q=(3, 3), kernel_kv=(3, 3), stride_kv=(2, 2)),
+        make(
+            "MultiScaleAttentionPoolFirst",
+            16,
+            16,
+            (4, 4),
+            num_heads=2,
+            kernel_q=(3, 3),
+            kernel_kv=(3, 3),
+            stride_kv=(2, 2),
+        ),
         {"tokens": lambda: given(rand(2, 17, 16), [4, 4])},
     ),
     plain("nest", "Attention", 16, num_heads=2, **DROP, calls={"blocks": lambda: given(rand(2, 3, 5, 16))}),
@@ -142,16 +169,36 @@ RECIPES = [
         )
         for options in ({}, {"sr_ratio": 2}, {"linear_attn": True, "sr_ratio": 1})
     ),
-    windows("swin_transformer", "WindowAttention", make("WindowAttention", 16, num_heads=2, window_size=(2, 2), **DROP)),
-    windows("swin_transformer_v2", "WindowAttention", make("WindowAttention", 16, num_heads=2, window_size=(2, 2), **DROP)),
+    windows(
+        "swin_transformer", "WindowAttention", make("WindowAttention", 16, num_heads=2, window_size=(2, 2), **DROP)
+    ),
+    windows(
+        "swin_transformer_v2", "WindowAttention", make("WindowAttention", 16, num_heads=2, window_size=(2, 2), **DROP)
+    ),
     windows(
         "swin_transformer_v2_cr",
         "WindowMultiHeadAttention",
         make("WindowMultiHeadAttention", 16, num_heads=2, window_size=(2, 2), drop_attn=0.3),
     ),
     plain("tnt", "Attention", 16, 16, num_heads=2, **DROP),
-    plain("twins", "LocallyGroupedAttn", 16, num_heads=2, ws=2, **DROP, calls={"odd size": lambda: given(rand(2, 15, 16), (3, 5))}),
-    plain("twins", "GlobalSubSampleAttn", 16, num_heads=2, sr_ratio=2, **DROP, calls={"tokens": lambda: given(rand(2, 16, 16), (4, 4))}),
+    plain(
+        "twins",
+        "LocallyGroupedAttn",
+        16,
+        num_heads=2,
+        ws=2,
+        **DROP,
+        calls={"odd size": lambda: given(rand(2, 15, 16), (3, 5))},
+    ),
+    plain(
+        "twins",
+        "GlobalSubSampleAttn",
+        16,
+        num_heads=2,
+        sr_ratio=2,
+        **DROP,
+        calls={"tokens": lambda: given(rand(2, 16, 16), (4, 4))},
+    ),
     plain("visformer", "Attention", 16, num_heads=2, **DROP, calls=IMAGE),
     at(
         "vision_transformer_relpos",
@@ -195,7 +242,16 @@ RECIPES = [
     at(
         "vision_transformer",
         "VisionTransformer",
-        make("VisionTransformer", img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=3, attn_drop_rate=0.2),
+        make(
+            "VisionTransformer",
+            img_size=8,
+            patch_size=4,
+            embed_dim=16,
+            depth=2,
+            num_heads=2,
+            num_classes=3,
+            attn_drop_rate=0.2,
+        ),
         {"image": lambda: given(rand(2, 3, 8, 8))},
         whole=True,
     ),

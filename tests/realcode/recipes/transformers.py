@@ -16,11 +16,17 @@ SMALL = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "i
 DROPS = {"attention_probs_dropout_prob": 0.3, "hidden_dropout_prob": 0.1}
 
 
-def at(model: str, name: str, build: Callable[[types.ModuleType], Any], calls: Calls, file: str = "", **options: Any) -> Recipe:
-    return Recipe("transformers", f"transformers.models.{model}.modeling_{file or model}", name, build, calls, **options)
+def at(
+    model: str, name: str, build: Callable[[types.ModuleType], Any], calls: Calls, file: str = "", **options: Any
+) -> Recipe:
+    return Recipe(
+        "transformers", f"transformers.models.{model}.modeling_{file or model}", name, build, calls, **options
+    )
 
 
-def configured(name: str, config: str, *args: Any, options: dict[str, Any] | None = None, **settings: Any) -> Callable[[types.ModuleType], Any]:
+def configured(
+    name: str, config: str, *args: Any, options: dict[str, Any] | None = None, **settings: Any
+) -> Callable[[types.ModuleType], Any]:
     """Builds `name(config, *args)`, the configuration class being found in the model's own package."""
 
     def build(module: types.ModuleType) -> Any:
@@ -104,8 +110,12 @@ def gpt_calls(pad: Callable[[], dict[str, Any]] = dict) -> Calls:
     }
 
 
-def cached(calls: Calls, new: int, pad: Callable[[int], dict[str, Any]] = lambda count: {}, flat: bool = False) -> Calls:
-    past = (lambda: (rand(2, 2, 3, 8), rand(2, 2, 3, 8))) if not flat else (lambda: (rand(2, 3, 2, 8), rand(2, 3, 2, 8)))
+def cached(
+    calls: Calls, new: int, pad: Callable[[int], dict[str, Any]] = lambda count: {}, flat: bool = False
+) -> Calls:
+    past = (
+        (lambda: (rand(2, 2, 3, 8), rand(2, 2, 3, 8))) if not flat else (lambda: (rand(2, 3, 2, 8), rand(2, 3, 2, 8)))
+    )
     return calls | {f"cache, {new} new": lambda: given(rand(2, new, 16), layer_past=past(), **pad(new))}
 
 
@@ -121,7 +131,14 @@ def causal_and(mask: torch.Tensor) -> torch.Tensor:
 
 
 GPT2 = {"vocab_size": 50, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2, "attn_pdrop": 0.3}
-NEO = {"vocab_size": 50, "max_position_embeddings": 16, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "window_size": 2}
+NEO = {
+    "vocab_size": 50,
+    "max_position_embeddings": 16,
+    "hidden_size": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "window_size": 2,
+}
 NEO_TYPES = [[["global", "local"], 1]]
 T5 = {"vocab_size": 50, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.3}
 BART = {
@@ -136,7 +153,15 @@ BART = {
     "max_position_embeddings": 16,
     "pad_token_id": 0,
 }
-SWIN = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4, "drop_path_rate": 0.0}
+SWIN = {
+    "image_size": 16,
+    "patch_size": 2,
+    "embed_dim": 8,
+    "depths": [2, 2],
+    "num_heads": [2, 2],
+    "window_size": 4,
+    "drop_path_rate": 0.0,
+}
 VIT = {**SMALL, "image_size": 8, "patch_size": 4}
 MASKED_MODEL: Calls = {
     "no mask": lambda: given(tokens(2, 5)),
@@ -161,7 +186,13 @@ ENCODERS = [
     bert("esm", "Esm", max_position_embeddings=16),
     bert("esm", "Esm", bert_calls(cross=False), position_embedding_type="rotary"),
     bert("mpnet", "MPNet", bert_calls(cross=False) | {"bias": lambda: given(hidden(), position_bias=rand(1, 2, 5, 5))}),
-    bert("layoutlmv3", "LayoutLMv3", bert_calls(cross=False), has_relative_attention_bias=False, has_spatial_attention_bias=False),
+    bert(
+        "layoutlmv3",
+        "LayoutLMv3",
+        bert_calls(cross=False),
+        has_relative_attention_bias=False,
+        has_spatial_attention_bias=False,
+    ),
     bert(
         "layoutlmv3",
         "LayoutLMv3",
@@ -175,7 +206,9 @@ ENCODERS = [
         configured("AlbertAttention", "AlbertConfig", **SMALL, **DROPS),
         bert_calls(cross=False),
     ),
-    at("vit", "ViTSelfAttention", configured("ViTSelfAttention", "ViTConfig", **VIT, **DROPS), bert_calls(False, False)),
+    at(
+        "vit", "ViTSelfAttention", configured("ViTSelfAttention", "ViTConfig", **VIT, **DROPS), bert_calls(False, False)
+    ),
     at(
         "beit",
         "BeitSelfAttention",
@@ -183,7 +216,12 @@ ENCODERS = [
         bert_calls(False, False),
     ),
     at("swin", "SwinSelfAttention", configured("SwinSelfAttention", "SwinConfig", 16, 2, 2, **SWIN, **DROPS), WINDOWS),
-    at("swinv2", "Swinv2SelfAttention", configured("Swinv2SelfAttention", "Swinv2Config", 16, 2, (2, 2), **SWIN, **DROPS), WINDOWS),
+    at(
+        "swinv2",
+        "Swinv2SelfAttention",
+        configured("Swinv2SelfAttention", "Swinv2Config", 16, 2, (2, 2), **SWIN, **DROPS),
+        WINDOWS,
+    ),
     *(
         at(
             "segformer",
@@ -215,7 +253,14 @@ ENCODERS = [
         configured(
             "PerceiverSelfAttention",
             "PerceiverConfig",
-            options={"is_cross_attention": True, "qk_channels": 16, "v_channels": 8, "num_heads": 2, "q_dim": 16, "kv_dim": 12},
+            options={
+                "is_cross_attention": True,
+                "qk_channels": 16,
+                "v_channels": 8,
+                "num_heads": 2,
+                "q_dim": 16,
+                "kv_dim": 12,
+            },
             attention_probs_dropout_prob=0.3,
         ),
         {
@@ -280,7 +325,9 @@ ENCODERS = [
     at(
         "sam",
         "SamAttention",
-        lambda m: m.SamAttention(types.SimpleNamespace(hidden_size=16, num_attention_heads=2, attention_downsample_rate=1)),
+        lambda m: m.SamAttention(
+            types.SimpleNamespace(hidden_size=16, num_attention_heads=2, attention_downsample_rate=1)
+        ),
         {
             "plain": lambda: given(rand(2, 3, 5, 16), rand(2, 3, 4, 16), rand(2, 3, 4, 16)),
             "similarity": lambda: given(rand(2, 3, 5, 16), rand(2, 3, 4, 16), rand(2, 3, 4, 16), rand(6, 2, 5, 4)),
@@ -291,7 +338,13 @@ ENCODERS = [
         "SamVisionAttention",
         lambda m: m.SamVisionAttention(
             types.SimpleNamespace(
-                image_size=8, patch_size=2, num_attention_heads=2, hidden_size=16, attention_dropout=0.3, qkv_bias=True, use_rel_pos=True
+                image_size=8,
+                patch_size=2,
+                num_attention_heads=2,
+                hidden_size=16,
+                attention_dropout=0.3,
+                qkv_bias=True,
+                use_rel_pos=True,
             ),
             3,
         ),
@@ -309,7 +362,9 @@ ENCODERS = [
         ),
         {
             "no mask": lambda: given(rand(5, 2, 16), None, None, None, rand(10, 2, 16), None),
-            "mask": lambda: given(rand(5, 2, 16), None, (~keep(2, 5, 5)).double().permute(1, 2, 0)[..., None], None, rand(10, 2, 16), None),
+            "mask": lambda: given(
+                rand(5, 2, 16), None, (~keep(2, 5, 5)).double().permute(1, 2, 0)[..., None], None, rand(10, 2, 16), None
+            ),
             "weights": lambda: given(rand(5, 2, 16), None, None, None, rand(10, 2, 16), None, output_attentions=True),
         },
     ),
@@ -365,7 +420,9 @@ DECODERS = [
         "gpt2",
         "GPT2Attention (upcast)",
         configured("GPT2Attention", "GPT2Config", options={"layer_idx": 1}, **GPT2, reorder_and_upcast_attn=True),
-        {name: call for name, call in cached(gpt_calls(), 2).items() if name not in ("mask", "empty row")},  # needs float32
+        {
+            name: call for name, call in cached(gpt_calls(), 2).items() if name not in ("mask", "empty row")
+        },  # needs float32
         single=True,
     ),
     at(
@@ -382,7 +439,9 @@ DECODERS = [
         at(
             "gpt_neo",
             f"GPTNeoSelfAttention ({kind})",
-            configured("GPTNeoSelfAttention", "GPTNeoConfig", kind, **NEO, attention_types=NEO_TYPES, attention_dropout=0.3),
+            configured(
+                "GPTNeoSelfAttention", "GPTNeoConfig", kind, **NEO, attention_types=NEO_TYPES, attention_dropout=0.3
+            ),
             cached(gpt_calls(), 2),
             single=True,
         )
@@ -391,7 +450,14 @@ DECODERS = [
     at(
         "gpt_neox",
         "GPTNeoXAttention",
-        configured("GPTNeoXAttention", "GPTNeoXConfig", hidden_size=16, num_attention_heads=2, rotary_pct=0.5, max_position_embeddings=16),
+        configured(
+            "GPTNeoXAttention",
+            "GPTNeoXConfig",
+            hidden_size=16,
+            num_attention_heads=2,
+            rotary_pct=0.5,
+            max_position_embeddings=16,
+        ),
         {
             "no mask": lambda: given(hidden(), None, **positions()),
             "mask": lambda: given(hidden(), additive(2, 1, 1, 5, low=LOW), **positions()),
@@ -414,7 +480,16 @@ DECODERS = [
     at(
         "codegen",
         "CodeGenAttention",
-        configured("CodeGenAttention", "CodeGenConfig", n_embd=32, n_head=4, n_ctx=16, rotary_dim=4, n_positions=16, attn_pdrop=0.3),
+        configured(
+            "CodeGenAttention",
+            "CodeGenConfig",
+            n_embd=32,
+            n_head=4,
+            n_ctx=16,
+            rotary_dim=4,
+            n_positions=16,
+            attn_pdrop=0.3,
+        ),
         {
             "no mask": lambda: given(rand(2, 5, 32), **positions()),
             "mask": lambda: given(rand(2, 5, 32), attention_mask=additive(2, 1, 1, 5, low=LOW), **positions()),
@@ -429,10 +504,14 @@ DECODERS = [
         configured("LlamaAttention", "LlamaConfig", **SMALL, max_position_embeddings=16),
         {
             "no mask": lambda: given(hidden(), **positions()),
-            "causal": lambda: given(hidden(), attention_mask=causal_and(torch.ones(2, 5, dtype=torch.bool)), **positions()),
+            "causal": lambda: given(
+                hidden(), attention_mask=causal_and(torch.ones(2, 5, dtype=torch.bool)), **positions()
+            ),
             "mask": lambda: given(hidden(), attention_mask=causal_and(keep(2, 5)), **positions()),
             "weights": lambda: given(hidden(), output_attentions=True, **positions()),
-            "cache": lambda: given(rand(2, 1, 16), past_key_value=(rand(2, 2, 3, 8), rand(2, 2, 3, 8)), use_cache=True, **positions(1, 3)),
+            "cache": lambda: given(
+                rand(2, 1, 16), past_key_value=(rand(2, 2, 3, 8), rand(2, 2, 3, 8)), use_cache=True, **positions(1, 3)
+            ),
             "empty row": lambda: given(hidden(), attention_mask=causal_and(some_empty(keep(2, 5))), **positions()),
         },
         single=True,
@@ -443,7 +522,9 @@ DECODERS = [
         configured("BloomAttention", "BloomConfig", hidden_size=16, n_head=2, n_layer=2, attention_dropout=0.3),
         {
             "mask": lambda: given(hidden(), hidden(), rand(4, 1, 5), ~keep(2, 1, 5, 5)),
-            "head mask": lambda: given(hidden(), hidden(), rand(4, 1, 5), ~keep(2, 1, 5, 5), head_mask=rand(1, 2, 1, 1)),
+            "head mask": lambda: given(
+                hidden(), hidden(), rand(4, 1, 5), ~keep(2, 1, 5, 5), head_mask=rand(1, 2, 1, 1)
+            ),
             "weights": lambda: given(hidden(), hidden(), rand(4, 1, 5), ~keep(2, 1, 5, 5), output_attentions=True),
             "empty row": lambda: given(hidden(), hidden(), rand(4, 1, 5), ~some_empty(keep(2, 1, 5, 5))),
         },
@@ -515,7 +596,8 @@ MODELS = [
         "gpt2",
         "GPT2Model",
         configured("GPT2Model", "GPT2Config", **GPT2),
-        MASKED_MODEL | {"cache": lambda: given(tokens(2, 2), past_key_values=[(rand(2, 2, 3, 8), rand(2, 2, 3, 8))] * 2)},
+        MASKED_MODEL
+        | {"cache": lambda: given(tokens(2, 2), past_key_values=[(rand(2, 2, 3, 8), rand(2, 2, 3, 8))] * 2)},
         whole=True,
     ),
     at(
@@ -527,8 +609,32 @@ MODELS = [
         single=True,
     ),
     at("llama", "LlamaModel", configured("LlamaModel", "LlamaConfig", **SMALL), MASKED_MODEL, whole=True, single=True),
-    at("opt", "OPTModel", configured("OPTModel", "OPTConfig", hidden_size=16, num_attention_heads=2, num_hidden_layers=2, ffn_dim=16, vocab_size=50, word_embed_proj_dim=16, max_position_embeddings=16), MASKED_MODEL, whole=True, single=True),
-    at("bloom", "BloomModel", configured("BloomModel", "BloomConfig", hidden_size=16, n_head=2, n_layer=2, vocab_size=50), MASKED_MODEL, whole=True, single=True),
+    at(
+        "opt",
+        "OPTModel",
+        configured(
+            "OPTModel",
+            "OPTConfig",
+            hidden_size=16,
+            num_attention_heads=2,
+            num_hidden_layers=2,
+            ffn_dim=16,
+            vocab_size=50,
+            word_embed_proj_dim=16,
+            max_position_embeddings=16,
+        ),
+        MASKED_MODEL,
+        whole=True,
+        single=True,
+    ),
+    at(
+        "bloom",
+        "BloomModel",
+        configured("BloomModel", "BloomConfig", hidden_size=16, n_head=2, n_layer=2, vocab_size=50),
+        MASKED_MODEL,
+        whole=True,
+        single=True,
+    ),
     at(
         "t5",
         "T5Model",
@@ -550,9 +656,27 @@ MODELS = [
         },
         whole=True,
     ),
-    at("albert", "AlbertModel", configured("AlbertModel", "AlbertConfig", **SMALL, embedding_size=8), MASKED_MODEL, whole=True),
-    at("vit", "ViTModel", configured("ViTModel", "ViTConfig", **VIT), {"image": lambda: given(rand(2, 3, 8, 8))}, whole=True),
-    at("swin", "SwinModel", configured("SwinModel", "SwinConfig", **SWIN), {"image": lambda: given(rand(2, 3, 16, 16))}, whole=True),
+    at(
+        "albert",
+        "AlbertModel",
+        configured("AlbertModel", "AlbertConfig", **SMALL, embedding_size=8),
+        MASKED_MODEL,
+        whole=True,
+    ),
+    at(
+        "vit",
+        "ViTModel",
+        configured("ViTModel", "ViTConfig", **VIT),
+        {"image": lambda: given(rand(2, 3, 8, 8))},
+        whole=True,
+    ),
+    at(
+        "swin",
+        "SwinModel",
+        configured("SwinModel", "SwinConfig", **SWIN),
+        {"image": lambda: given(rand(2, 3, 16, 16))},
+        whole=True,
+    ),
 ]
 
 RECIPES = [*ENCODERS, *DECODERS, *MODELS]

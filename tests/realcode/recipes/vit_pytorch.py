@@ -50,13 +50,31 @@ WITHOUT_DROPOUT = (
     "simple_vit_with_hyper_connections simple_vit_with_patch_dropout simple_vit_with_register_tokens "
     "simple_vit_with_value_residual"
 ).split()
-SIMPLE = {"image_size": 16, "patch_size": 8, "num_classes": 3, "dim": 16, "depth": 2, "heads": 2, "mlp_dim": 16, "dim_head": 8}
+SIMPLE = {
+    "image_size": 16,
+    "patch_size": 8,
+    "num_classes": 3,
+    "dim": 16,
+    "depth": 2,
+    "heads": 2,
+    "mlp_dim": 16,
+    "dim_head": 8,
+}
 
 RECIPES = [
-    *(plain(module, "Attention", 16, **HEADS, **DROP) for module in WITH_DROPOUT if module != "simple_vit_with_qk_norm"),
+    *(
+        plain(module, "Attention", 16, **HEADS, **DROP)
+        for module in WITH_DROPOUT
+        if module != "simple_vit_with_qk_norm"
+    ),
     *(plain(module, "Attention", 16, **HEADS) for module in [*WITHOUT_DROPOUT, "simple_vit_with_qk_norm"]),
     at("ats_vit", "Attention", make("Attention", 16, **HEADS, **DROP), masked(2, 5)),
-    at("ats_vit", "Attention (sampling)", make("Attention", 16, **HEADS, output_num_tokens=2), {"mask": masked(2, 5)["mask"]}),
+    at(
+        "ats_vit",
+        "Attention (sampling)",
+        make("Attention", 16, **HEADS, output_num_tokens=2),
+        {"mask": masked(2, 5)["mask"]},
+    ),
     plain(
         "attn_residual_with_dca_simple_vit",
         "AttentionResidual",
@@ -73,9 +91,26 @@ RECIPES = [
     plain("cait", "Attention", 16, **HEADS, **DROP, calls=TOKENS | context()),
     plain("cct", "Attention", 16, num_heads=2, attention_dropout=0.3),
     plain("cct_3d", "Attention", 16, num_heads=2, attention_dropout=0.3),
-    plain("cross_vit", "Attention", 16, **HEADS, **DROP, calls=TOKENS | {"both": lambda: given(rand(2, 1, 16), rand(2, 3, 16), True)}),
+    plain(
+        "cross_vit",
+        "Attention",
+        16,
+        **HEADS,
+        **DROP,
+        calls=TOKENS | {"both": lambda: given(rand(2, 1, 16), rand(2, 3, 16), True)},
+    ),
     plain("cvt", "Attention", 16, 3, 2, **HEADS, **DROP, calls=IMAGE),
-    plain("jet_vit", "WindowAttention", 16, 4, 4, dim_head=8, window_size=2, **DROP, calls={"tokens": lambda: given(rand(2, 16, 16))}),
+    plain(
+        "jet_vit",
+        "WindowAttention",
+        16,
+        4,
+        4,
+        dim_head=8,
+        window_size=2,
+        **DROP,
+        calls={"tokens": lambda: given(rand(2, 16, 16))},
+    ),
     at(
         "learnable_memory_vit",
         "Attention",
@@ -96,7 +131,9 @@ RECIPES = [
         {
             "no mask": lambda: given(*(rand(2, 2, 5, 8) for _ in "qkv"), scale=0.3),
             "mask": lambda: given(*(rand(2, 2, 5, 8) for _ in "qkv"), dense_mask=keep(2, 5, 5), scale=0.3),
-            "empty row": lambda: given(*(rand(2, 2, 5, 8) for _ in "qkv"), dense_mask=some_empty(keep(2, 5, 5)), scale=0.3),
+            "empty row": lambda: given(
+                *(rand(2, 2, 5, 8) for _ in "qkv"), dense_mask=some_empty(keep(2, 5, 5)), scale=0.3
+            ),
         },
     ),
     plain("look_vit", "Attention", 16, **HEADS, **DROP),
@@ -112,7 +149,15 @@ RECIPES = [
         make("Attention", 16, **HEADS, **DROP, cross_attend=True, reuse_attention=True),
         {"reused": lambda: given(rand(2, 5, 16), context=rand(2, 3, 16), qk_sim=rand(2, 2, 5, 3))},
     ),
-    plain("max_vit", "Attention", 16, dim_head=8, window_size=2, **DROP, calls={"windows": lambda: given(rand(1, 2, 2, 2, 2, 16))}),
+    plain(
+        "max_vit",
+        "Attention",
+        16,
+        dim_head=8,
+        window_size=2,
+        **DROP,
+        calls={"windows": lambda: given(rand(1, 2, 2, 2, 2, 16))},
+    ),
     plain(
         "max_vit_with_registers",
         "Attention",
@@ -142,12 +187,38 @@ RECIPES = [
         )
         for rotary in (False, True)
     ),
-    plain("scalable_vit", "ScalableSelfAttention", 16, heads=2, dim_key=8, dim_value=6, reduction_factor=2, **DROP, calls=IMAGE),
-    plain("scalable_vit", "InteractiveWindowedSelfAttention", 16, 2, heads=2, dim_key=8, dim_value=8, **DROP, calls=IMAGE),
-    plain("sep_vit", "DSSA", 16, **HEADS, window_size=2, **DROP, calls=IMAGE | {"one window": lambda: given(rand(2, 16, 2, 2))}),
+    plain(
+        "scalable_vit",
+        "ScalableSelfAttention",
+        16,
+        heads=2,
+        dim_key=8,
+        dim_value=6,
+        reduction_factor=2,
+        **DROP,
+        calls=IMAGE,
+    ),
+    plain(
+        "scalable_vit", "InteractiveWindowedSelfAttention", 16, 2, heads=2, dim_key=8, dim_value=8, **DROP, calls=IMAGE
+    ),
+    plain(
+        "sep_vit",
+        "DSSA",
+        16,
+        **HEADS,
+        window_size=2,
+        **DROP,
+        calls=IMAGE | {"one window": lambda: given(rand(2, 16, 2, 2))},
+    ),
     plain("simple_vit_attn_residual", "Attention", 16, **HEADS),
     at("simple_vit_attn_residual", "Attention (cross)", make("Attention", 16, **HEADS, cross_attend=True), context()),
-    plain("simple_vit_with_relative_proj_pos_bias", "Attention", 16, **HEADS, calls={"image": lambda: given(rand(2, 3, 4, 16))}),
+    plain(
+        "simple_vit_with_relative_proj_pos_bias",
+        "Attention",
+        16,
+        **HEADS,
+        calls={"image": lambda: given(rand(2, 3, 4, 16))},
+    ),
     plain(
         "simple_vit_with_specialized_cls",
         "Attention",

@@ -30,7 +30,7 @@ LAYOUT = (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, token
 class Directive:
     """One comment. `codes` is empty where it silences everything; rows count from 1, both ends included."""
 
-    kind: str  # noqa, ignore or ignore-file
+    kind: str  # "noqa", "ignore" or "ignore-file"
     start: int
     end: int
     codes: dict[str, tuple[int, int]]

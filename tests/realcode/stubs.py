@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
-import sys
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any

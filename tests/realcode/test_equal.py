@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch")
@@ -15,12 +16,18 @@ from attn_advisor.pipeline import check_text
 from tests.realcode.compare import Version, equal
 from tests.realcode.packages import PACKAGES, Fixed
 from tests.realcode.recipe import Recipe
-from tests.realcode.recipes import small, timm, transformers, vit_pytorch
+from tests.realcode.recipes import small, timm, transformers_decoders, transformers_encoders, vit_pytorch
 from tests.realcode.trees import Tree
 
 pytestmark = pytest.mark.realcode
 ENOUGH = 50  # different attention classes whose code the fixes change and that are then run
-RECIPES = [*transformers.RECIPES, *timm.RECIPES, *vit_pytorch.RECIPES, *small.RECIPES]
+RECIPES = [
+    *transformers_encoders.RECIPES,
+    *transformers_decoders.RECIPES,
+    *timm.RECIPES,
+    *vit_pytorch.RECIPES,
+    *small.RECIPES,
+]
 NAMES = [f"{recipe.module}::{recipe.name}" for recipe in RECIPES]
 
 

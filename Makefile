@@ -20,14 +20,13 @@ $(VENV)/.torch: $(VENV)/.tools
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	touch $@
 
+# On a copy, and outside the checkout: what is fixed there is not the original, nor ignored by git.
 demo: $(VENV)/.package
-	rm -rf .demo && cp -r fixtures .demo
-	@echo '$$ attn-advisor check'
-	-@cd .demo && ../$(BIN)/attn-advisor check --isolated --no-cache .
-	@echo '$$ attn-advisor check --diff'
-	-@cd .demo && ../$(BIN)/attn-advisor check --isolated --no-cache --diff .
-	@echo '$$ attn-advisor check --fix --show-fixes'
-	-@cd .demo && ../$(BIN)/attn-advisor check --isolated --no-cache --fix --show-fixes --output-format concise .
+	@folder=$$(mktemp -d) && cp -r fixtures "$$folder" && cd "$$folder/fixtures" && \
+	for options in '' '--diff' '--fix --show-fixes --output-format concise'; do \
+	    printf '\n$$ attn-advisor check %s\n' "$$options"; \
+	    '$(CURDIR)/$(BIN)/attn-advisor' check --isolated --no-cache $$options . ; \
+	done; printf '\nThe fixed copy is in %s\n' "$$folder/fixtures"
 
 test: $(VENV)/.torch
 	$(BIN)/python -m pytest -n auto
@@ -45,4 +44,4 @@ format: $(VENV)/.tools
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .demo build dist
+	rm -rf $(VENV) build dist

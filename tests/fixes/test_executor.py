@@ -25,7 +25,10 @@ DIMS = (
 )
 QKV = {"q": Tensor(Q), "k": Tensor(KV), "v": Tensor(KV)}
 PLAIN = Recipe(QKV, DIMS)
-SQUARE = Recipe({name: Tensor(("B", "H", "L", "D")) for name in "qkv"}, ({"B": 2, "H": 3, "L": 5, "D": 4}, {"B": 1, "H": 2, "L": 1, "D": 4}))
+SQUARE = Recipe(
+    {name: Tensor(("B", "H", "L", "D")) for name in "qkv"},
+    ({"B": 2, "H": 3, "L": 5, "D": 4}, {"B": 1, "H": 2, "L": 1, "D": 4}),
+)
 BOOL = Recipe(QKV | {"m": Mask(SCORES, ("bool", "int", "uint8", "float01"))}, DIMS)
 OPTIONAL = Recipe(QKV | {"m": optional(Mask(SCORES, ("bool", "int", "uint8", "float01")))}, DIMS)
 ADDED = Recipe(QKV | {"m": optional(Mask(SCORES, ("additive", "bias"), empty=False))}, DIMS)
@@ -221,7 +224,9 @@ def test_results_of_any_structure_and_plain_arguments() -> None:
 
 
 def test_state_a_module_keeps_is_compared_and_undone() -> None:
-    module = DROPOUT.format("self.last = (q @ k.mT).softmax(-1)\n        self.calls = getattr(self, 'calls', 0) + 1\n        return self.last @ v * self.calls")
+    module = DROPOUT.format(
+        "self.last = (q @ k.mT).softmax(-1)\n        self.calls = getattr(self, 'calls', 0) + 1\n        return self.last @ v * self.calls"
+    )
     assert pair(module, module, PLAIN).equal
     assert "attribute last" in pair(module, DROPOUT.format("return sdpa(q, k, v, scale=1.0)"), PLAIN).reason
 

@@ -9,6 +9,7 @@ from tests.realcode.recipes.transformers_calls import (
     BART,
     GPT2,
     LOW,
+    MASKED_MODEL,
     NEO,
     NEO_TYPES,
     SMALL,

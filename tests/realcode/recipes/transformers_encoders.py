@@ -13,6 +13,7 @@ from tests.realcode.recipes.transformers_calls import (
     SMALL,
     SWIN,
     VIT,
+    WINDOWS,
     at,
     bert,
     bert_calls,

@@ -199,8 +199,8 @@ def _report(run: Run, cwd: Path, out: TextIO, options: Mapping[str, Any]) -> Non
     if options["statistics"]:
         _statistics(run, out, form)
         return
-    fixing = run.settings.fix
-    show = Options(run.settings.unsafe_fixes, not options["quiet"], run.fixed, fixing)
+    failed = sum(bool(result.errors) for result in run.results)
+    show = Options(run.settings.unsafe_fixes, not options["quiet"], run.fixed, run.settings.fix, failed)
     report.write(form, found, out, show)
     if run.hidden and not options["quiet"]:
         click.echo(f"{run.hidden} known from the baseline left out.", err=True)

@@ -169,8 +169,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("ATTN_ADVISOR_TRACEBACK"):
             raise
-        known = isinstance(error, (OSError, RuntimeError)) or type(error).__name__.endswith("Error")
-        click.echo(f"error: {error if known and str(error) else repr(error)}", err=True)
+        click.echo(f"error: internal error: {type(error).__name__}: {error}", err=True)
         raise SystemExit(2) from None
 
 

@@ -351,15 +351,22 @@ def _serial(jobs: Sequence[Job], mode: Mode) -> Iterator[FileResult]:
         result = check_file(path, settings, mode)
         analysed += result.analysed
         if analysed >= COLLECT_EVERY:
-            gc.collect()
+            _collect()
             analysed = 0
         yield result
+
+
+def _collect() -> None:
+    """Free what the last files left in cycles; what survives (modules of the project) is not looked at again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _worker(jobs: Sequence[Job], mode: Mode) -> list[FileResult]:
     gc.disable()
     results = list(_serial(jobs, mode))
-    gc.collect()
+    if any(result.analysed for result in results):
+        _collect()
     return results
 
 

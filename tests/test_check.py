@@ -231,6 +231,7 @@ def test_a_failing_detector_stops_neither_the_file_nor_the_run(command):
     assert result.exit_code == 2
     assert "a.py: internal error in toy_rules:calls: RuntimeError: toy failure" in result.stderr
     assert "Traceback" not in result.output
+    assert "All checks passed" not in command("check", "a.py", "--ignore", "ATN001").stdout
     assert "b.py:1:5" in result.stdout
     assert "ATN001" in result.stdout
 

@@ -24,6 +24,7 @@ class Options:
     summary: bool = True
     fixed: int = 0  # findings fixed in this run
     fixing: bool = False
+    failed: int = 0  # files that could not be checked completely
 
 
 @dataclass
@@ -80,7 +81,7 @@ def summary(found: Sequence[Entry], options: Options) -> list[str]:
     if options.fixing and options.fixed:
         lines = [f"Found {total + options.fixed} findings ({options.fixed} fixed, {total} remaining)."]
     elif not total:
-        return ["All checks passed!"]
+        return ["All checks passed!" if not options.failed else "No findings in what could be checked."]
     else:
         lines = [f"Found {total} finding{plural}."]
     available = sum(wanted(entry.finding, options.unsafe) for entry in found)

@@ -42,7 +42,7 @@ class Package:
         return self.requirement.replace("-", "_").replace("==", "-")
 
     def tree(self, root: Path) -> Tree:
-        return Tree(root, self.bare, self.hidden, STUBBED | self.stubbed)
+        return Tree(root, self.bare, self.hidden, stubbed=STUBBED | self.stubbed)
 
 
 PACKAGES = {

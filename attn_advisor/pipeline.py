@@ -13,13 +13,13 @@ import os
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from attn_advisor import files
-from attn_advisor.findings import Detection, Finding
+from attn_advisor.findings import Detection, Finding, Fix
 from attn_advisor.fixes.apply import Fixed, until_stable, wanted
 from attn_advisor.rules.page import finding as make_finding
 from attn_advisor.rules.registry import detector, registry
@@ -108,6 +108,9 @@ class Checker:
         except NOT_PARSED as error:
             return [unreadable(source, error)] if UNREADABLE in self.codes else []
         rules = registry().rules
+        if "\r" in text:
+            for detection in detections:
+                detection.fix = with_own_newlines(detection.fix, source)
         findings = [make_finding(rules[d.code], d) for d in detections if d.code in self.codes]
         findings = self._silence(source, findings)
         findings.sort(key=lambda found: (found.start, found.end, found.code))

@@ -31,6 +31,12 @@ def test_check_text_and_fix_text():
     assert ([f.code for f in fixed], remaining) == (["TOY101"], [])
 
 
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_fixes_take_the_line_endings_of_the_file(ending):
+    text, _, _ = fix_text(f"x = slow(1){ending}y = 2{ending}")
+    assert text == f"from lib import fast{ending}x = fast(1){ending}y = 2{ending}"
+
+
 def test_text_that_cannot_be_parsed():
     (found,) = check_text("def f(:\n    slow(1)\n")
     assert found.code == "ATN000"

@@ -194,7 +194,9 @@ def _walk(start: str, settings: Settings, resolver: Resolver) -> Iterator[tuple[
     while stack:
         folder, ignores = stack.pop()
         settings = resolver.for_folder(Path(folder))
-        excluded = excluders.setdefault(id(settings), Excluder(settings))
+        if id(settings) not in excluders:
+            excluders[id(settings)] = Excluder(settings)
+        excluded = excluders[id(settings)]
         try:
             with os.scandir(folder) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)

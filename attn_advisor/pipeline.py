@@ -179,6 +179,18 @@ class Checker:
         return code.startswith("ATN")
 
 
+def with_own_newlines(fix: Fix | None, source: SourceText) -> Fix | None:
+    """The fix with the line endings of the rows it changes."""
+    if fix is None:
+        return None
+    edits = []
+    for edit in fix.edits:
+        line = source.line(source.position(edit.start)[0])
+        ending = line[len(line.rstrip("\r\n")) :] or "\n"
+        edits.append(replace(edit, content=edit.content.replace("\r\n", "\n").replace("\n", ending)))
+    return replace(fix, edits=tuple(edits))
+
+
 @cache
 def detectors_for(codes: frozenset[str]) -> dict[str, tuple[bytes, ...]]:
     return registry().detectors(sorted(codes))

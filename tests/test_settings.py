@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
 
-from attn_advisor.settings import Overrides, Resolver, SettingsError, matches, torch_requirement
+from attn_advisor.settings import KEYS, Overrides, Resolver, SettingsError, matches, torch_requirement
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -113,3 +114,14 @@ def test_per_file_ignores(tmp_path):
     settings = resolve(tmp_path)
     assert settings.codes_for(f"{tmp_path}/tests/a.py") & {"ATN001", "ATN101"} == set()
     assert settings.codes_for(f"{tmp_path}/src/a.py") >= {"ATN001", "ATN101"}
+
+
+def test_the_example_in_the_readme_is_valid(tmp_path):
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    block = readme[readme.index("    [tool.attn-advisor]") :].split("\n\n")[0]
+    write(tmp_path, "pyproject.toml", textwrap.dedent(block))
+    settings = resolve(tmp_path)
+    assert settings.target_torch == (2, 3)
+    assert "ATN103" not in settings.enabled
+    for key in KEYS:
+        assert f"`{key}`" in readme or f"{key} =" in block, f"the README does not name the key {key}"

@@ -81,6 +81,15 @@ def test_plugin_rules_are_loaded(toy_rules):
     assert registry.registry().detectors(["TOY101", "TOY102"]) == {"toy_rules:calls": (b"crash", b"slow")}
 
 
+def test_an_entry_point_may_name_a_package_of_pages(toy_rules):
+    (toy_rules / "toy_pages" / "__init__.py").touch()
+    (toy_rules / "toy_rules-1.0.dist-info" / "entry_points.txt").write_text("[attn_advisor.rules]\ntoy = toy_pages\n")
+    assert [folder.name for folder in registry.plugin_folders()] == ["toy_pages"]
+    (toy_rules / "toy_rules-1.0.dist-info" / "entry_points.txt").write_text("[attn_advisor.rules]\ntoy = toy_rules\n")
+    with pytest.raises(PageError, match="not a package"):
+        registry.plugin_folders()
+
+
 def test_a_broken_plugin_is_named(command, toy_rules):
     (toy_rules / "toy_pages" / "TOY101.toml").write_text("code = ")
     result = command("check", ".")

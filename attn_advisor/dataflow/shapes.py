@@ -415,6 +415,16 @@ class Shapes:
             sizes = list(sizes[0].args)
         return tuple(self.dim(s) for s in sizes) if sizes and all(s.op != "starred" for s in sizes) else None
 
+    def _tensor(self, v: Value) -> Shape | None:
+        content = v.args[0] if v.args else None
+        if content is None:
+            return None
+        if content.op in ("tuple", "list"):
+            return (Dim(len(content.args)),) if all(a.op not in ("tuple", "list") for a in content.args) else None
+        return () if self._scalar(content) or content.op in ("neg", "log", "param", "attribute") else None
+
+    _as_tensor = _tensor
+
     _ones = _zeros = _randn = _rand = _empty = _full = _factory
 
     def _call(self, v: Value) -> Shape | None:

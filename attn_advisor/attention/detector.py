@@ -1,0 +1,268 @@
+"""The detector of hand-written attention: ATN101, ATN102 and ATN103."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+
+from attn_advisor.attention import masks
+from attn_advisor.attention.express import Inexpressible, Writer
+from attn_advisor.attention.fold import Folded, Problem, fold
+from attn_advisor.attention.rewrite import SDPA, Rewrite, rewrite, root_statement
+from attn_advisor.attention.site import Site, find_sites
+from attn_advisor.dataflow.shapes import Shapes
+from attn_advisor.dataflow.statements import Interpreter, interpret
+from attn_advisor.dataflow.values import Frame, Value
+from attn_advisor.findings import Detection, Edit, Fix
+from attn_advisor.source.module import Class, Function, Module
+
+_CODES = {"exact": "ATN101", "guarded": "ATN102", "refuse": "ATN103"}
+_SOFT = ("softmax", "exp", "log_softmax")
+
+
+def attention_sites(module: Module) -> Iterator[Detection]:
+    """One detection for each hand-written attention of the file."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, 5000))
+    try:
+        found: dict[int, Detection] = {}
+        for name, function, cls in module.all_functions():
+            if _may_hold(module, function, cls):
+                for detection, softmaxes in _in_function(module, name, function, cls):
+                    if not any(id(n) in found for n in softmaxes):
+                        found.update({id(n): detection for n in softmaxes})
+                        yield detection
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _may_hold(module: Module, function: Function, cls: Class | None) -> bool:
+    """Whether the function, or one of the project's it calls, mentions a softmax and a product."""
+    return bool({"soft"} <= _mentions(module, function, cls, 0, set()))
+
+
+def _mentions(module: Module, function: ast.AST, cls: Class | None, depth: int, seen: set[int]) -> set[str]:
+    """"soft" if it mentions a softmax, directly or through what it calls."""
+    if id(function) in seen or depth > 4:
+        return set()
+    seen.add(id(function))
+    for node in ast.walk(function):
+        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if not name:
+            continue
+        if "softmax" in name.lower() or name in ("exp", "exp_"):
+            return {"soft"}
+        if isinstance(node, ast.Attribute) and cls is not None and isinstance(node.value, ast.Name) and node.value.id == "self":
+            if _is_softmax_attribute(cls, name):
+                return {"soft"}
+            method = cls.lookup(name)
+            if method is not None and _mentions(method[1].module, method[0], cls, depth + 1, seen):
+                return {"soft"}
+            held = _attribute_class(cls, name)
+            if held is not None and held.lookup("forward") is not None and _mentions(held.module, held.lookup("forward")[0], held, depth + 1, seen):  # type: ignore[index]
+                return {"soft"}
+        elif isinstance(node, ast.Name) and name in module.functions and _mentions(module, module.functions[name], None, depth + 1, seen):
+            return {"soft"}
+        elif isinstance(node, ast.Name) and name in module.imports and name not in module.functions:
+            found = module.imported(name)
+            if isinstance(found, tuple) and isinstance(found[1], (ast.FunctionDef, ast.AsyncFunctionDef)) and _mentions(found[0], found[1], None, depth + 1, seen):
+                return {"soft"}
+    return set()
+
+
+def _attribute_class(cls: Class, name: str) -> Class | None:
+    """The project's class that `self.name = Class(...)` makes an instance of, read off the constructors."""
+    for owner in cls.mro:
+        init = owner.methods.get("__init__")
+        if init is None:
+            continue
+        for node in ast.walk(init):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and any(isinstance(t, ast.Attribute) and t.attr == name for t in node.targets):
+                return owner.module.find_class(node.value.func)
+    return None
+
+
+def _is_softmax_attribute(cls: Class, name: str) -> bool:
+    """Whether a constructor sets the attribute to something that mentions a softmax."""
+    for owner in cls.mro:
+        table = owner.__dict__.get("_softmax_attributes")
+        if table is None:
+            table = set()
+            init = owner.methods.get("__init__")
+            for node in ast.walk(init) if init is not None else ():
+                if isinstance(node, ast.Assign) and any("softmax" in (getattr(n, "attr", "") or getattr(n, "id", "")).lower() for n in ast.walk(node.value)):
+                    table |= {t.attr for t in node.targets if isinstance(t, ast.Attribute)}
+            owner.__dict__["_softmax_attributes"] = table
+        if name in table:
+            return True
+    return False
+
+
+def _in_function(module: Module, name: str, function: Function, cls: Class | None) -> Iterator[tuple[Detection, list[ast.AST]]]:
+    interpreter, frame = interpret(module, function, cls)
+    if SDPA in interpreter.graph.by_op or _beside_sdpa(function, cls):
+        return  # a fallback beside SDPA
+    for site in find_sites(interpreter, frame):
+        if _owner(site) is not frame:
+            continue
+        detection = _detection(module, name, site, interpreter, frame)
+        if detection is not None:
+            yield detection, [s.node for s in site.softmaxes if s.node is not None]
+
+
+def _beside_sdpa(function: Function, cls: Class | None) -> bool:
+    """Whether the class's caller of this method chooses between it and a method that calls SDPA."""
+    if cls is None:
+        return False
+    fused = {name for name, method in cls.methods.items() if method is not function and any(getattr(n, "attr", getattr(n, "id", "")) == SDPA for n in ast.walk(method))}
+    if not fused:
+        return False
+    for caller in cls.methods.values():
+        called = {n.attr for n in ast.walk(caller) if isinstance(n, ast.Attribute)}
+        if function.name in called and called & fused:
+            return True
+    return False
+
+
+def _owner(site: Site) -> Frame | None:
+    """The innermost execution that holds the whole attention."""
+    paths = []
+    for value in (site.product, site.softmax, site.output):
+        path = [f for f in value.frame.ancestors()][::-1] if value.frame is not None else []
+        paths.append(path)
+    shared = None
+    for frames in zip(*paths, strict=False):
+        if all(f is frames[0] for f in frames):
+            shared = frames[0]
+    while shared is not None and isinstance(shared.function, (ast.Lambda, ast.ListComp, ast.GeneratorExp)) and shared.caller is not None:
+        shared = shared.caller
+    return shared
+
+
+def _detection(module: Module, name: str, site: Site, interpreter: Interpreter, frame: Frame) -> Detection | None:
+    first, last = root_statement(site.product, frame), root_statement(site.output, frame)
+    if first is None or last is None:
+        return None
+    shapes = Shapes(interpreter.rank_hints)
+    folded = fold(site, shapes)
+    made = rewrite(site, folded, shapes, interpreter, frame)
+    verdict = _verdict(folded, made)
+    _outside(module, frame, folded, made)
+    blockers = [f"line {p.line}: {p.text}" for p in folded.problems]
+    blockers += _escape_texts(made)
+    source = module.source
+    start, end = source.span(first)[0], source.span(last)[1]
+    if source.span(last)[0] < start:
+        start, end = source.span(last)[0], source.span(first)[1]
+    facts = _facts(site, folded, made, frame)
+    detection = Detection(_CODES[verdict], start, end, name, facts, verdict=verdict)
+    detection.values = {k: str(facts[k]) for k in ("query", "key", "value")}
+    detection.blockers = list(dict.fromkeys(blockers))
+    if made.call is not None and verdict == "exact":
+        detection.assumes = list(dict.fromkeys(made.call.assumes))
+    refusal = next((p for p in folded.problems if p.kind == "refuse"), None)
+    detection.values["reason"] = f"line {refusal.line} {refusal.text}" if refusal is not None else detection.blockers[0] if detection.blockers else ""
+    if refusal is not None and refusal.way_out:
+        detection.prescription = refusal.way_out[0].upper() + refusal.way_out[1:] + "."
+    if verdict == "exact" and made.edits:
+        safe = not any(p.kind == "unsafe" for p in folded.problems)
+        detection.fix = Fix("safe" if safe else "unsafe", f"Replace with `{made.expression}`", tuple(sorted(_distinct(made.edits))))
+    return detection
+
+
+def _distinct(edits: list[Edit]) -> set[Edit]:
+    return set(edits)
+
+
+def _verdict(folded: Folded, made: Rewrite) -> str:
+    kinds = {p.kind for p in folded.problems}
+    if "refuse" in kinds:
+        return "refuse"
+    return "guarded" if "guard" in kinds or made.escapes else "exact"
+
+
+def _outside(module: Module, frame: Frame, folded: Folded, made: Rewrite) -> None:
+    """What the rest of the file forbids."""
+    text = module.source.text
+    for word in ("create_graph=True", "create_graph = True", "torch.func", "functorch", ".jvp(", ".hvp(", "hessian("):
+        if word in text:
+            folded.problems.append(Problem("unsafe", text[: text.index(word)].count("\n") + 1, "gradients of gradients may be taken, which fused kernels do not have"))
+            break
+    target = module.target_torch
+    if target is not None and made.call is not None:
+        if target < (2, 0):
+            folded.problems.append(Problem("unsafe", made_line(made, frame), f"torch {target[0]}.{target[1]} has no SDPA; it came with 2.0"))
+        elif target < (2, 1) and made.call.scale is not None:
+            folded.problems.append(Problem("unsafe", made_line(made, frame), "SDPA's scale came with torch 2.1"))
+    function = frame.function
+    decorators = [*getattr(function, "decorator_list", []), *(frame.cls.node.decorator_list if frame.cls is not None else [])]
+    for decorator in decorators:
+        if "script" in ast.unparse(decorator).split("(")[0].split("."):
+            folded.problems.append(Problem("unsafe", decorator.lineno, "scripted code"))
+
+
+def made_line(made: Rewrite, frame: Frame) -> int:
+    return getattr(frame.function, "lineno", 1)
+
+
+def _escape_texts(made: Rewrite) -> list[str]:
+    texts = []
+    for value, effect in made.escapes:
+        if effect is None:
+            texts.append(f"line {value.line}: the weights are handed to another function")
+        elif effect.kind == "return":
+            texts.append(f"line {effect.stmt.lineno}: the weights are returned")
+        elif effect.kind == "store":
+            texts.append(f"line {effect.stmt.lineno}: the weights are stored in `{effect.name}`")
+        else:
+            texts.append(f"line {effect.stmt.lineno}: the weights are used ({effect.kind})")
+    return texts
+
+
+def _facts(site: Site, folded: Folded, made: Rewrite, frame: Frame) -> dict[str, object]:
+    stmt = site.output.stmt if site.output.frame is frame else root_statement(site.output, frame)
+    assert stmt is not None
+    call = made.call
+    dropout = folded.dropout
+    return {
+        "query": _text(site.query.value, frame, stmt),
+        "key": _text(site.key.value, frame, stmt),
+        "value": _text(site.val.value, frame, stmt),
+        "axes": {
+            "query": " ".join(site.query.labels),
+            "key": " ".join(site.key.labels),
+            "value": " ".join(site.val.labels),
+            "output": " ".join(site.out_labels),
+        },
+        "scale": (call.scale or "default") if call is not None else "none" if not folded.factors else " ".join(("/ " if f.divide else "* ") + _text(f.value, frame, stmt) for f in folded.factors),
+        "dropout": None if dropout is None else (call.dropout if call is not None else "unknown"),
+        "masks": [
+            {
+                "expression": _text(item.value, frame, stmt),
+                "form": item.form,
+                "keep": _text(item.keep, frame, stmt) if item.keep is not None else None,
+                "kind": "bool" if item.kind == "fill" else "additive",
+                "fill": str(item.fill.number if item.fill.number is not None else item.fill.strength) if item.kind == "fill" else None,
+                "when": " and ".join(("" if way else "not ") + _text(test, frame, stmt) for test, way in item.conditions) or None,
+            }
+            for item in folded.items
+        ],
+        "causal": call is not None and call.causal is not None,
+        "sdpa": made.expression or None,
+        "weights": "returned" if any(e is not None and e.kind == "return" for _, e in made.escapes) else "stored" if made.escapes else "none",
+    }
+
+
+def _text(value: Value, frame: Frame, stmt: ast.stmt) -> str:
+    """The value as source where it can be written, else its operation."""
+    try:
+        return Writer(frame, stmt).write(value).text
+    except Inexpressible:
+        node = value.node
+        if isinstance(node, ast.expr) and value.frame is not None:
+            return " ".join(value.frame.module.source.segment(node).split())
+        return value.op
+
+
+__all__ = ["attention_sites", "masks"]

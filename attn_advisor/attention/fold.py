@@ -1,0 +1,391 @@
+"""Folding the chain of an attention into what SDPA takes: scale, masks in order, dropout - and what stands in the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from attn_advisor.attention import masks
+from attn_advisor.attention.axes import Labels
+from attn_advisor.attention.chain import Link, _maximum_of
+from attn_advisor.attention.masks import Fill
+from attn_advisor.attention.site import Site
+from attn_advisor.attention.synthetic import constant, synthetic
+from attn_advisor.dataflow.attributes import definition
+from attn_advisor.dataflow.shapes import Dim, Shapes
+from attn_advisor.dataflow.values import Condition, Value
+
+
+@dataclass
+class Problem:
+    """Something in the way. kind: "refuse" (SDPA cannot express it), "no fix" (not understood well enough to write), "unsafe" (written, not proved), "guard"."""
+
+    kind: str
+    line: int
+    text: str
+    way_out: str = ""
+
+
+@dataclass
+class Factor:
+    """The scores are multiplied (or divided) by this."""
+
+    value: Value
+    divide: bool
+    conditions: tuple[Condition, ...]
+    scalar: str  # number, tensor, parameter, unknown
+    line: int
+
+
+@dataclass
+class Item:
+    """One mask or bias. add: `value` is added (or subtracted); fill: cells outside `keep` get `fill`."""
+
+    kind: str
+    value: Value  # the term, or the mask as written
+    conditions: tuple[Condition, ...]
+    labels: Labels
+    line: int
+    form: str
+    keep: Value | None = None
+    fill: Fill = field(default_factory=lambda: Fill("unknown"))
+    subtract: bool = False
+    factors: list[Factor] = field(default_factory=list)  # multiplied onto the scores after it
+
+
+@dataclass
+class Dropout:
+    value: Value
+    conditions: tuple[Condition, ...]
+    line: int
+
+
+@dataclass
+class Folded:
+    factors: list[Factor] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+    dropout: Dropout | None = None
+    zeroed: list[Item] = field(default_factory=list)  # masks put on the probabilities
+    problems: list[Problem] = field(default_factory=list)
+    casts: list[Link] = field(default_factory=list)
+    negate: bool = False
+    guards: list[tuple[Value, Condition | None]] = field(default_factory=list)
+
+
+_SKIP = frozenset("identity transpose permute reshape rearrange unsqueeze squeeze flatten unflatten expand".split())
+_CAPS = {"tanh": "caps the scores with tanh", "clamp": "clamps the scores", "sigmoid": "takes a sigmoid of the scores", "relu": "takes a relu of the scores"}
+
+
+def fold(site: Site, shapes: Shapes) -> Folded:
+    out = Folded()
+    _product(site, out)
+    skip: set[int] = set()
+    for n, link in enumerate(site.before):
+        if id(link) not in skip:
+            _score_link(site, link, site.before[n + 1 :], out, skip, shapes)
+    for link in site.behind:
+        _probability_link(site, link, out)
+    for kind, value in site.unclear:
+        _unclear(kind, value, out)
+    return out
+
+
+def _product(site: Site, out: Folded) -> None:
+    """baddbmm(input, a, b, beta=, alpha=) is beta * input + alpha * a @ b."""
+    product = site.product
+    if product.op != "baddbmm":
+        return
+    beta, alpha = product.get("beta"), product.get("alpha")
+    if alpha is not None and alpha.const != 1:
+        _factor(Factor(alpha, False, (), scalar_kind(alpha), product.line), out)
+    if beta is None or beta.const != 0:
+        if beta is not None and beta.const != 1:
+            out.problems.append(Problem("no fix", product.line, "baddbmm with a beta"))
+        out.items.append(Item("add", product.args[0], (), site.score_labels, product.line, "add"))
+
+
+def _factor(factor: Factor, out: Folded) -> None:
+    out.factors.append(factor)
+    for item in out.items:
+        item.factors.append(factor)
+
+
+def _score_link(site: Site, link: Link, later: list[Link], out: Folded, skip: set[int], shapes: Shapes) -> None:
+    kind, line = link.kind, link.value.line
+    if kind in _SKIP:
+        return
+    if kind == "cast":
+        out.casts.append(link)
+        return
+    if kind in ("mul", "div"):
+        _multiplied(site, link, later, out, skip, shapes)
+    elif kind in ("add", "sub"):
+        _added(site, link, out)
+    elif kind == "neg":
+        _factor(Factor(constant(-1), False, link.conditions, "number", line), out)
+    elif kind in ("masked_fill", "where", "setitem"):
+        _masked(link, out)
+    elif kind == "softmax":
+        out.problems.append(Problem("refuse", line, "takes a second softmax of the scores"))
+    elif kind in _CAPS:
+        way = "flex_attention can: score_mod=lambda s, b, h, i, j: cap * torch.tanh(s / cap)" if kind == "tanh" else ""
+        out.problems.append(Problem("refuse", line, f"{_CAPS[kind]}, which SDPA cannot express", way))
+    elif kind == "dropout":
+        out.problems.append(Problem("refuse", line, "drops scores before the softmax"))
+    elif kind == "unknown":
+        out.problems.append(Problem("refuse", line, "hands the scores to another function before the softmax"))
+    elif kind in ("topk", "sort"):
+        out.problems.append(Problem("refuse", line, "keeps only some of the scores"))
+    elif kind == "cat":
+        out.problems.append(Problem("refuse", line, "joins other scores to them", "a zero key and value column in front gives softmax-off-by-one and sinks"))
+    else:
+        out.problems.append(Problem("refuse", line, f"changes the scores by `{kind}`"))
+
+
+def _multiplied(site: Site, link: Link, later: list[Link], out: Folded, skip: set[int], shapes: Shapes) -> None:
+    other, line = link.rest[0], link.value.line
+    if link.kind == "div" and link.reversed:
+        out.problems.append(Problem("refuse", line, "divides by the scores"))
+        return
+    if len(link.rest) > 1:
+        out.problems.append(Problem("no fix", line, "a division that rounds"))
+    scalar = scalar_kind(other)
+    if scalar in ("number", "tensor"):
+        _factor(Factor(other, link.kind == "div", link.conditions, scalar, line), out)
+        return
+    if _blend(site, link, later, out, skip):
+        return
+    if scalar == "parameter" or scalar == "unknown":
+        shape = shapes.shape(other)
+        if shape is not None and (len(shape) == 0 or shape[-1] == Dim(1)):
+            if len(shape) > 2 or scalar == "parameter" or len(shape) == 0:
+                _factor(Factor(other, link.kind == "div", link.conditions, "parameter", line), out)
+                return
+        if shape is not None and len(shape) >= 2 and scalar == "unknown":
+            out.problems.append(Problem("refuse", line, "multiplies the scores by a tensor"))
+            return
+        _factor(Factor(other, link.kind == "div", link.conditions, "unknown", line), out)
+        return
+    out.problems.append(Problem("refuse", line, "multiplies the scores by a tensor"))
+
+
+def _blend(site: Site, link: Link, later: list[Link], out: Folded, skip: set[int]) -> bool:
+    """`scores * keep + fill * (1 - keep)`: a fill by arithmetic, where keep holds only 0 and 1."""
+    if link.kind != "mul":
+        return False
+    keep = link.rest[0]
+    follow = next((k for k in later if k.kind not in _SKIP and k.kind != "cast"), None)
+    if follow is None or follow.kind not in ("add", "sub") or follow.reversed and follow.kind == "sub" or follow.conditions != link.conditions:
+        return False
+    term = follow.rest[0]
+    if term.op != "mul" or len(term.args) != 2:
+        return False
+    for number, rest in (term.args, term.args[::-1]):
+        if rest.op == "sub" and rest.args[0].const == 1 and rest.args[1].same(keep):
+            amount = number.const if isinstance(number.const, (int, float)) else None
+            if amount is None:
+                return False
+            fill = Fill("finite" if (-amount if follow.kind == "sub" else amount) <= masks.STRONG else "weak", float(-amount if follow.kind == "sub" else amount))
+            item = Item("fill", keep, link.conditions, link.labels, link.value.line, "multiply", masks.as_bool(keep), fill)
+            out.items.append(item)
+            skip.add(id(follow))
+            if not _zero_or_one(keep):
+                out.problems.append(Problem("unsafe", link.value.line, "the mask that multiplies the scores is not known to hold only 0 and 1"))
+            return True
+    return False
+
+
+def _zero_or_one(value: Value) -> bool:
+    if masks.is_bool(value):
+        return True
+    if value.op in ("cast", "getitem", "unsqueeze", "reshape", "buffer", "identity", "tril", "triu", "expand") and value.args:
+        return _zero_or_one(value.args[0])
+    if value.op in ("ones", "zeros", "ones_like", "zeros_like", "eye"):
+        return True
+    if value.op == "attribute":
+        made = definition(value)
+        return made is not None and made.op == "buffer" and _zero_or_one(made)
+    return False
+
+
+def _added(site: Site, link: Link, out: Folded) -> None:
+    term, line = link.rest[0] if link.rest else link.operand, link.value.line
+    if len(link.rest) > 1:
+        out.problems.append(Problem("no fix", line, "an addition with alpha"))
+        return
+    if link.kind == "sub" and _shift(term, link.operand, site):
+        if link.reversed:  # max - scores: the same as -scores
+            _factor(Factor(constant(-1), False, link.conditions, "number", line), out)
+        return
+    if link.kind == "sub" and link.reversed:
+        _factor(Factor(constant(-1), False, link.conditions, "number", line), out)
+        out.items.append(Item("add", term, link.conditions, link.labels, line, "add"))
+        return
+    if isinstance(term.const, (int, float)):
+        if site.key_axis:  # one number added to every score changes nothing
+            return
+    if masks.is_bool(term):
+        out.problems.append(Problem("unsafe", line, "a bool mask is added to the scores, which adds 1"))
+    out.items.append(Item("add", term, link.conditions, link.labels, line, "add", subtract=link.kind == "sub"))
+
+
+def _shift(term: Value, scores: Value, site: Site) -> bool:
+    """Whether the term is the scores' maximum over the key axis: a shift the softmax does not see."""
+    while term.op in ("expand_as", "expand", "detach", "identity"):
+        term = term.args[0]
+    axis = term
+    while axis.op in ("part", "getitem", "attribute"):
+        axis = axis.args[0]
+    dim = axis.get("dim")
+    return dim is not None and isinstance(dim.const, int) and dim.const == -1 and _maximum_of(term, scores, dim.const)
+
+
+def _masked(link: Link, out: Folded) -> None:
+    value, line = link.value, link.value.line
+    if link.kind == "masked_fill":
+        if len(value.args) < 3:
+            out.problems.append(Problem("no fix", line, "a masked_fill without a value"))
+            return
+        mask, fill = value.args[1], value.args[2]
+        keep: Value = masks.negated(mask, certainly_bool=True)
+    elif link.kind == "where":
+        mask, fill = link.rest
+        keep = masks.negated(mask, certainly_bool=False) if link.reversed else masks.as_bool(mask)
+    else:
+        mask, fill = value.args[1], value.args[2]
+        if mask.op in ("tuple", "slice", "const", "list"):
+            out.problems.append(Problem("no fix", line, "only part of the scores is set"))
+            return
+        keep = masks.negated(mask, certainly_bool=True)
+    strength = masks.fill_of(fill)
+    if strength.strength in ("unknown", "weak"):
+        if strength.strength == "weak":
+            text = f"fills masked scores with {strength.number:g}, which does not mask them: kept as it is computed" if strength.number is not None else "a weak fill"
+            out.problems.append(Problem("no fix", line, text))
+        else:
+            out.problems.append(Problem("no fix", line, "fills masked scores with an unknown number"))
+    out.items.append(Item("fill", mask, link.conditions, link.labels, line, link.kind, keep, strength))
+
+
+def _probability_link(site: Site, link: Link, out: Folded) -> None:
+    kind, line = link.kind, link.value.line
+    if kind in _SKIP:
+        return
+    if kind == "cast":
+        out.casts.append(link)
+    elif kind == "dropout":
+        if out.dropout is not None:
+            out.problems.append(Problem("no fix", line, "a second dropout"))
+        out.dropout = Dropout(link.value, link.conditions, line)
+    elif kind == "unknown" and _named_dropout(link.value):
+        out.problems.append(Problem("unsafe", line, "what is applied to the probabilities is called dropout but is not known to be nn.Dropout"))
+        out.dropout = Dropout(link.value, link.conditions, line)
+    elif kind == "mul" and link.conditions and _none_test(link.conditions[-1]) is not None:
+        out.problems.append(Problem("guard", line, "multiplies the probabilities by a mask on request"))
+        out.guards.append((link.value, link.conditions[-1]))
+    elif kind in ("masked_fill", "where"):
+        mask = link.value.args[1] if kind == "masked_fill" else link.rest[0]
+        fill = link.value.args[2] if kind == "masked_fill" and len(link.value.args) > 2 else link.rest[-1] if kind == "where" else None
+        if fill is None or fill.const != 0:
+            out.problems.append(Problem("refuse", line, "changes the probabilities after the softmax"))
+            return
+        keep = masks.negated(mask, True) if kind == "masked_fill" or link.reversed else masks.as_bool(mask)
+        out.zeroed.append(Item("fill", mask, link.conditions, link.labels, line, kind, keep))
+    elif kind == "nan_to_num":
+        out.zeroed.append(Item("nan", link.value, link.conditions, link.labels, line, kind))
+    elif kind in ("mul", "div"):
+        out.problems.append(Problem("refuse", line, "multiplies the probabilities by a tensor"))
+    elif kind == "unknown":
+        out.problems.append(Problem("refuse", line, "hands the probabilities to another function before the value product"))
+    else:
+        out.problems.append(Problem("refuse", line, f"changes the probabilities by `{kind}`"))
+
+
+def _named_dropout(value: Value) -> bool:
+    target = value.args[0] if value.args else None
+    name = "" if target is None else str(target.attrs.get("name", target.attrs.get("qualified", "")))
+    return value.op == "call" and "drop" in name.lower()
+
+
+def _none_test(condition: Condition) -> Value | None:
+    """The value that the condition says is not None."""
+    test, way = condition
+    if test.op == "compare" and test.args[1].op == "const" and test.args[1].const is None and test.attrs["how"] in ("is", "is_not", "eq", "ne"):
+        return test.args[0] if (test.attrs["how"] in ("is_not", "ne")) == way else None
+    return None
+
+
+none_test = _none_test
+
+
+def _unclear(kind: str, value: Value, out: Folded) -> None:
+    texts = {
+        "two": "the branches compute the scores from different products",
+        "partial": "one branch gives no scores",
+        "axis": "the softmax axis cannot be followed",
+        "getitem": "only part of the scores is used",
+        "mutated": "the scores are changed through another name",
+    }
+    if kind in ("unknown", "cat"):
+        return  # named where the link is folded
+    out.problems.append(Problem("no fix", value.line, texts.get(kind, kind)))
+
+
+def scalar_kind(value: Value, depth: int = 0) -> str:
+    """What a factor is: "number" (Python number), "tensor" (0-dim, without gradient), "parameter" (learned), else "unknown"."""
+    if depth > 20:
+        return "unknown"
+    op = value.op
+    if op == "const":
+        return "number" if isinstance(value.const, (int, float)) and not isinstance(value.const, bool) else "unknown"
+    if op in ("size", "number", "ndim", "py_len", "py_min", "py_max", "py_float", "numel", "dim", "py_round"):
+        return "number"
+    if op == "import":
+        return "number" if value.attrs["qualified"].startswith("math.") else "unknown"
+    if op == "param":
+        if getattr(value.frame.function if value.frame else None, "name", "") == "__init__":
+            return "number"
+        default = value.attrs.get("_default")
+        annotation = value.attrs.get("annotation", "").replace("Optional[", "").rstrip("]")
+        number = default is not None and isinstance(getattr(default, "value", None), (int, float)) and not isinstance(default.value, bool)  # type: ignore[attr-defined]
+        return "number" if annotation.split("|")[0].strip() in ("float", "int") or number else "unknown"
+    if op in ("pow", "mul", "div", "add", "sub", "neg", "floordiv", "sqrt", "rsqrt", "log", "or", "and", "phi", "py_abs", "mod"):
+        operands = value.args[1:] if op == "phi" else value.args
+        kinds = {scalar_kind(a, depth + 1) for a in operands if not (a.op == "const" and a.const is None)}
+        return _strongest(kinds)
+    if op in ("exp", "clamp", "sigmoid", "softplus", "unsqueeze", "reshape", "getitem", "abs", "cast", "identity", "expand", "tanh", "rearrange"):
+        kind = scalar_kind(value.args[0], depth + 1) if value.args else "unknown"
+        return kind if kind in ("parameter", "tensor") and op in ("exp", "clamp", "sigmoid", "softplus", "abs", "cast", "identity", "tanh") else "parameter" if kind == "parameter" else "unknown"
+    if op in ("tensor", "as_tensor"):
+        return "tensor" if value.args and scalar_kind(value.args[0], depth + 1) == "number" else "unknown"
+    if op == "buffer":
+        return scalar_kind(value.args[0], depth + 1)
+    if op == "construct":
+        return "parameter" if value.attrs["qualified"] in ("torch.nn.Parameter", "torch.nn.parameter.Parameter") else "unknown"
+    if op == "attribute":
+        made = definition(value)
+        if made is None:
+            return _config_number(value)
+        return scalar_kind(made, depth + 1)
+    return "unknown"
+
+
+def _config_number(value: Value) -> str:
+    """`config.head_dim` inside `__init__` is a hyperparameter."""
+    base = value
+    while base.op == "attribute":
+        base = base.args[0]
+    if base.op == "param" and getattr(base.frame.function if base.frame else None, "name", "") == "__init__":
+        return "number"
+    if value.args[0].op == "attribute" and base.op == "self" and any(word in value.args[0].attrs["name"].lower() for word in ("config", "cfg", "args", "hparams")):
+        return "number"
+    return "unknown"
+
+
+def _strongest(kinds: set[str]) -> str:
+    for kind in ("unknown", "parameter", "tensor"):
+        if kind in kinds:
+            return kind
+    return "number" if kinds else "unknown"
+
+
+__all__ = ["Dropout", "Factor", "Folded", "Item", "Problem", "fold", "none_test", "scalar_kind", "synthetic"]

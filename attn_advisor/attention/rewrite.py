@@ -1,0 +1,355 @@
+"""Text edits that put one SDPA call in place of a site's statements."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from attn_advisor.attention.arguments import Arguments, Call
+from attn_advisor.attention.express import Inexpressible, Writer
+from attn_advisor.attention.fold import Folded, Problem
+from attn_advisor.attention.liveness import Liveness, Removal
+from attn_advisor.attention.site import Site
+from attn_advisor.dataflow.evaluate import storage
+from attn_advisor.dataflow.operations import VIEWS
+from attn_advisor.dataflow.shapes import Shapes
+from attn_advisor.dataflow.statements import Interpreter
+from attn_advisor.dataflow.values import Effect, Frame, Value
+from attn_advisor.findings import Edit
+from attn_advisor.source.module import Module
+
+SDPA = "scaled_dot_product_attention"
+FUNCTIONAL = "torch.nn.functional"
+
+
+@dataclass
+class Rewrite:
+    """What a rewrite of one site would do. `edits` is empty where it cannot be written."""
+
+    call: Call | None = None
+    expression: str = ""
+    edits: list[Edit] = field(default_factory=list)
+    escapes: list[tuple[Value, Effect | None]] = field(default_factory=list)
+
+
+def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter, frame: Frame) -> Rewrite:
+    """Build the call and its edits. What stands in the way is appended to folded.problems."""
+    out = Rewrite()
+    liveness = Liveness(interpreter.graph, frame)
+    before = liveness.live()
+    place = _place(site, frame)
+    if isinstance(place, Problem):
+        folded.problems.append(place)
+        _note_escapes(site, liveness, [site.query.value, site.key.value, site.val.value], out)
+        return out
+    stmt, node = place
+    writer = Writer(frame, stmt)
+    try:
+        arguments = Arguments(site, folded, shapes, writer, set(_names(frame.function)))
+        out.call = arguments.build()
+    except Inexpressible as why:
+        folded.problems.append(Problem("no fix", site.output.line, str(why)))
+        _note_escapes(site, liveness, [site.query.value, site.key.value, site.val.value], out)
+        return out
+    _note_escapes(site, liveness, writer.used, out)
+    if any(p.kind in ("refuse", "no fix", "guard") for p in folded.problems) or out.escapes:
+        return out
+    after = liveness.live(site.output, writer.used)
+    removal = Removal(interpreter.graph, frame, before, after, stmt)
+    dangling = removal.dangling(node)
+    if dangling:
+        folded.problems.append(Problem("no fix", dangling[0].lineno, f"`{dangling[0].id}` is still used"))
+        return out
+    _later_uses(site, folded, interpreter)
+    name, imported = functional_name(frame.module, frame)
+    out.expression = f"{name}.{SDPA}({', '.join(out.call.arguments())}){out.call.suffix}"
+    out.edits = Editor(frame.module, removal, stmt, node, out.call, name, imported).edits()
+    out.edits += _view_edits(site, frame.module)
+    return out
+
+
+def _note_escapes(site: Site, liveness: Liveness, used: list[Value], out: Rewrite) -> None:
+    live = liveness.live(site.output, used)
+    wanted = [v for v in site.chain_values if id(v) in live]
+    if wanted:
+        out.escapes = liveness.reasons(wanted, site.output, used)
+
+
+def _place(site: Site, frame: Frame) -> tuple[ast.stmt, ast.expr] | Problem:
+    """The statement and the expression that the call replaces."""
+    output = site.output
+    if output.frame is not frame or not isinstance(output.node, ast.expr) or output.stmt is None:
+        return Problem("no fix", output.line, "the product with the value stands in another function")
+    if output.inplace or output.get("out") is not None:
+        return Problem("no fix", output.line, "the product with the value is written into a given tensor")
+    if not isinstance(output.stmt, (ast.Assign, ast.AnnAssign, ast.Return, ast.Expr, ast.AugAssign)):
+        return Problem("no fix", output.line, "the product with the value stands in a compound statement")
+    at_product = _root_statement(site.product, frame)
+    if at_product is None:
+        return Problem("no fix", output.line, "the product of query and key stands in another function")
+    here, there = frame.contexts_at[output.stmt], frame.contexts_at[at_product]
+    if here != there:
+        return Problem("no fix", output.line, "the attention runs across a `with` block or a loop")
+    if site.others:
+        return Problem("no fix", site.others[0].line, "the probabilities go into a second product")
+    return output.stmt, output.node
+
+
+def _root_statement(value: Value, frame: Frame) -> ast.stmt | None:
+    """The statement of `frame` during which the value was computed."""
+    at, stmt = value.frame, value.stmt
+    while at is not None and at is not frame:
+        stmt, at = at.call_stmt, at.caller
+    return stmt if at is frame else None
+
+
+root_statement = _root_statement
+
+
+def _names(function: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(function) if isinstance(n, ast.Name)} | {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
+
+
+def _later_uses(site: Site, folded: Folded, interpreter: Interpreter) -> None:
+    """In-place changes of the output, which fused kernels keep for the backward pass."""
+    seen: set[int] = set()
+    stack = list(site.output.users)
+    while stack:
+        user = stack.pop()
+        if id(user) in seen:
+            continue
+        seen.add(id(user))
+        if user.inplace and storage(user) is storage(site.output):
+            folded.problems.append(Problem("unsafe", user.line, "changes the output in place, which SDPA keeps for the backward pass"))
+            return
+        if user.op in VIEWS or user.op == "phi":
+            stack.extend(user.users)
+
+
+def _view_edits(site: Site, module: Module) -> list[Edit]:
+    """`.view` of the output becomes `.reshape`: SDPA's output may have other strides."""
+    edits: dict[tuple[int, int], Edit] = {}
+    stack, seen = list(site.output.users), set()
+    while stack:
+        user = stack.pop()
+        if id(user) in seen:
+            continue
+        seen.add(id(user))
+        if user.op == "reshape":
+            node = user.node
+            if user.attrs.get("spelled") == "view" and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "view" and user.frame is not None and user.frame.module is module:
+                end = module.source.span(node.func)[1]
+                edits[end - 4, end] = Edit(end - 4, end, "reshape")
+            continue
+        if user.op in ("transpose", "permute", "phi", "unsqueeze", "squeeze", "getitem", "cast", "tuple", "identity") and user.attrs.get("spelled") not in ("contiguous", "clone"):
+            stack.extend(user.users)
+    return list(edits.values())
+
+
+def functional_name(module: Module, frame: Frame) -> tuple[str, bool]:
+    """(how the file names torch.nn.functional, whether an import must be added)."""
+    local = _names(frame.function)
+    stored = {n.id for n in ast.walk(frame.function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {a.arg for a in ast.walk(frame.function) if isinstance(a, ast.arg)}
+    for name, value in frame.env.items():
+        if value.op == "import" and value.attrs["qualified"] == FUNCTIONAL and "." not in name:
+            return name, False
+    candidates = [(name, imported.qualified) for name, imported in module.imports.items() if name not in stored]
+    for wanted, suffix in ((FUNCTIONAL, ""), ("torch.nn", ".functional"), ("torch", ".nn.functional")):
+        for name, qualified in candidates:
+            if qualified == wanted:
+                return name + suffix, False
+    free = "F" not in module.imports and "F" not in local and "F" not in module.functions and "F" not in module.classes and "F" not in module.constants
+    return ("F" if free else "torch.nn.functional"), True
+
+
+class Editor:
+    """Edits for one rewrite: removed statements, moved comments, the call in the output's statement."""
+
+    def __init__(self, module: Module, removal: Removal, stmt: ast.stmt, node: ast.expr, call: Call, name: str, imported: bool) -> None:
+        self.source = module.source
+        self.module = module
+        self.removal, self.stmt, self.node, self.call = removal, stmt, node, call
+        self.name, self.imported = name, imported
+        self.newline = "\r\n" if "\r\n" in self.source.text else "\n"
+
+    def edits(self) -> list[Edit]:
+        edits, comments = self._removals()
+        edits.append(self._replacement(comments))
+        if self.imported:
+            edits.append(self._import())
+        return edits
+
+    # -- removed statements ---------------------------------------------------------------------------------------------------------------
+    def _removals(self) -> tuple[list[Edit], list[str]]:
+        removed = self.removal.removed
+        edits: list[Edit] = []
+        comments: list[str] = []
+        for block in _blocks(self.removal.frame.function):
+            gone = [s for s in block if s in removed]
+            for stmt in gone:
+                if any(stmt is not other and _inside(stmt, other) for other in removed):
+                    continue
+                edits.append(self._remove(stmt, comments))
+            if gone and len(gone) == len(block) and not self._owner_removed(block):
+                first = edits[-len(gone)]
+                indent = self._indent(block[0])
+                edits[-len(gone)] = Edit(first.start, first.end, f"{indent}pass{self.newline}")
+        return edits, comments
+
+    def _owner_removed(self, block: list[ast.stmt]) -> bool:
+        return any(_inside(block[0], other) for other in self.removal.removed if other is not block[0])
+
+    def _remove(self, stmt: ast.stmt, comments: list[str]) -> Edit:
+        """Whole lines of the statement; its comments are kept for later."""
+        from attn_advisor.attention.comments import comments_in
+
+        source = self.source
+        start = source.line_starts[stmt.lineno - 1]
+        last = stmt.end_lineno or stmt.lineno
+        end = source.line_starts[last] if last < len(source.line_starts) else len(source.text)
+        own_start, own_end = source.span(stmt)
+        if source.text[start:own_start].strip() or not _ends_line(source.text[own_end:end]):
+            tail = source.text[own_end:end]
+            if tail.lstrip().startswith(";"):
+                own_end += len(tail) - len(tail.lstrip()) + 1
+                own_end += len(source.text[own_end:end]) - len(source.text[own_end:end].lstrip(" "))
+                return Edit(own_start, own_end, "")
+            return Edit(own_start, own_end, "pass")
+        comments += comments_in(source.text[start:end])
+        before = source.text[:start].rstrip(" \t")
+        if (before.endswith(self.newline * 2) or before.rstrip().endswith(":")) and source.text[end : end + len(self.newline)] == self.newline and end + len(self.newline) <= self._stmt_start():
+            end += len(self.newline)
+        return Edit(start, end, "")
+
+    def _stmt_start(self) -> int:
+        return self.source.line_starts[self.stmt.lineno - 1]
+
+    def _indent(self, stmt: ast.stmt) -> str:
+        start = self.source.line_starts[stmt.lineno - 1]
+        line = self.source.text[start : self.source.span(stmt)[0]]
+        return line if not line.strip() else line[: len(line) - len(line.lstrip())]
+
+    # -- the call -------------------------------------------------------------------------------------------------------------------------
+    def _replacement(self, comments: list[str]) -> Edit:
+        from attn_advisor.attention.comments import comments_in
+
+        source = self.source
+        start, end = source.span(self.stmt)
+        at, stop = self._span_with_parentheses()
+        comments = comments + comments_in(source.text[at:stop])
+        indent = self._indent(self.stmt)
+        prefix, suffix = source.text[start:at], source.text[stop:end]
+        before = [*comments, *self.call.statements]
+        lead = "".join(line + self.newline + indent for line in before)
+        if source.text[source.line_starts[self.stmt.lineno - 1] : start].strip() and before:
+            lead = ""  # shares its line with other statements
+        call = self._format(indent, prefix, suffix)
+        return Edit(start, stop, f"{lead}{prefix}{call}")
+
+    def _format(self, indent: str, prefix: str, suffix: str) -> str:
+        """The call on one line if it fits, else an argument a line."""
+        function = f"{self.name}.{SDPA}"
+        arguments = self.call.arguments()
+        one = f"{function}({', '.join(arguments)}){self.call.suffix}"
+        line = indent + prefix.rsplit("\n", 1)[-1] + one + suffix.split("\n", 1)[0]
+        limit = line_length(self.module)
+        if len(line) <= limit:
+            return one
+        inner = (indent if "\n" not in prefix else prefix.rsplit("\n", 1)[-1][: len(prefix.rsplit("\n", 1)[-1]) - len(prefix.rsplit("\n", 1)[-1].lstrip())]) + "    "
+        together = inner + ", ".join(arguments)
+        if len(together) <= limit:
+            return f"{function}({self.newline}{together}{self.newline}{inner[:-4]}){self.call.suffix}"
+        operands = ", ".join(arguments[:3]) + ","
+        rows = [operands] if len(inner + operands) <= limit else [f"{a}," for a in arguments[:3]]
+        rows += [f"{a}," for a in arguments[3:]]
+        body = "".join(f"{self.newline}{inner}{row}" for row in rows)
+        return f"{function}({body}{self.newline}{inner[:-4]}){self.call.suffix}"
+
+    def _span_with_parentheses(self) -> tuple[int, int]:
+        """The replaced expression with parentheses around it that the call does not need."""
+        text = self.source.text
+        start, stop = self.source.span(self.node)
+        low, high = self.source.span(self.stmt)
+        while True:
+            left, right = start, stop
+            while left > low and text[left - 1] in " \t\r\n":
+                left -= 1
+            while right < high and text[right] in " \t\r\n":
+                right += 1
+            if left <= low or right >= high or text[left - 1] != "(" or text[right] != ")":
+                return start, stop
+            before = text[low : left - 1].rstrip()
+            if before and (before[-1].isalnum() or before[-1] in "_)]") and not before.endswith(("return", "in", "not", "and", "or", "if", "else", "await", "yield")):
+                return start, stop
+            start, stop = left - 1, right + 1
+
+    def _import(self) -> Edit:
+        """`import torch.nn.functional as F` behind the last import of torch, else of anything at the top."""
+        text = f"import {FUNCTIONAL} as F" if self.name == "F" else f"import {FUNCTIONAL}"
+        body = self.module.tree.body
+        imports = [n for n in body if isinstance(n, (ast.Import, ast.ImportFrom)) and not (isinstance(n, ast.ImportFrom) and n.module == "__future__")]
+        torch = [n for n in imports if (n.names[0].name if isinstance(n, ast.Import) else n.module or "").split(".")[0] == "torch"]
+        anchor = (torch or imports or [n for n in body[:1] if isinstance(n, ast.Expr)] or [None])[-1]
+        future = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
+        if anchor is None and future:
+            anchor = future[-1]
+        if anchor is None:
+            return Edit(0, 0, text + self.newline)
+        last = anchor.end_lineno or anchor.lineno
+        at = self.source.line_starts[last] if last < len(self.source.line_starts) else len(self.source.text)
+        lead = "" if self.source.text[:at].endswith(("\n", "\r")) else self.newline
+        return Edit(at, at, f"{lead}{text}{self.newline}")
+
+
+def _ends_line(rest: str) -> bool:
+    rest = rest.strip()
+    return not rest or rest.startswith("#")
+
+
+def _blocks(function: ast.AST) -> list[list[ast.stmt]]:
+    """Every statement list of a function, outermost first."""
+    found = []
+    for node in ast.walk(function):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                found.append(block)
+    return found
+
+
+def _inside(stmt: ast.stmt, other: ast.stmt) -> bool:
+    return stmt is not other and other.lineno <= stmt.lineno and (stmt.end_lineno or 0) <= (other.end_lineno or 0) and isinstance(other, (ast.If, ast.With, ast.For, ast.While, ast.Try))
+
+
+def line_length(module: Module) -> int:
+    """The project's formatter's line length, 88 if it has none."""
+    cached = module.project.__dict__.get("_line_length")
+    if cached is None:
+        cached = _configured(module)
+        module.project.__dict__["_line_length"] = cached
+    return cached
+
+
+def _configured(module: Module) -> int:
+    import sys
+
+    if module.project.root is None:
+        return 88
+    path = module.project.root / "pyproject.toml"
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return 88
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        tool = tomllib.loads(text.decode()).get("tool", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return 88
+    for section in (tool.get("ruff", {}), tool.get("black", {})):
+        length = section.get("line-length")
+        if isinstance(length, int):
+            return length
+    return 88

@@ -63,8 +63,8 @@ def fastest(result: Result, names: Iterable[str]) -> dict[str, Any] | None:
 
 
 def compare(better: dict[str, Any] | None, baseline: dict[str, Any] | None, min_speedup: float, **values: str) -> list[Advice]:
-    """The advice that `better` replaces `baseline`, if it is faster by the factor asked for."""
-    if not better or not baseline or baseline["median_ms"] < min_speedup * better["median_ms"]:
+    """The advice that `better` replaces `baseline`, if it is faster by the factor asked for and by more than the spread of both."""
+    if not better or not baseline or not clearly_faster(better, baseline, min_speedup):
         return []
     ratio = baseline["median_ms"] / better["median_ms"]
     evidence = {
@@ -88,6 +88,13 @@ def compare(better: dict[str, Any] | None, baseline: dict[str, Any] | None, min_
         "memory": _memory(better, baseline),
     }
     return [Advice(texts | values, baseline["median_ms"] - better["median_ms"], ratio, evidence)]
+
+
+def clearly_faster(better: dict[str, Any], baseline: dict[str, Any], factor: float) -> bool:
+    """Whether the medians differ by the factor and by more than half of both interquartile ranges."""
+    gap = baseline["median_ms"] - better["median_ms"]
+    spread = (baseline["iqr_ms"] + better["iqr_ms"]) / 2
+    return bool(baseline["median_ms"] >= factor * better["median_ms"] and gap > spread)
 
 
 def milliseconds(value: float) -> str:

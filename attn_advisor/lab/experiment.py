@@ -109,13 +109,15 @@ def _checked(
         candidate = candidates.make(name, program, setup, calls)
         if problem and candidate.version == "rewritten":
             raise Unavailable(problem)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 found = _results(candidate, setup, train)
-            except RuntimeError as error:
-                why = backends.first_reason([str(w.message) for w in caught]) if "No available kernel" in str(error) else ""
-                raise Unavailable(why) from error if why else error
+        except RuntimeError as error:
+            refusal = _rejected(calls, device).get(name.removeprefix("sdpa_")) if "No available kernel" in str(error) else ""
+            if refusal:
+                raise Unavailable(refusal) from error
+            raise
         errors = equivalence.errors(found, reference.results, train)
         del found
     except Unavailable as error:

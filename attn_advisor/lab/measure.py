@@ -17,6 +17,7 @@ from attn_advisor.lab.programs import Setup
 
 MAX_ROUNDS = 200
 MIN_ROUNDS = 5
+MAX_FLUSHES = 60
 PATIENCE = 2.5
 """The rounds of MIN_ROUNDS are finished unless they take this many budgets."""
 STABLE = 0.004
@@ -53,7 +54,8 @@ def step_of(candidate: Candidate, setup: Setup, train: bool) -> Callable[[], obj
 
 
 class Clock:
-    """Times single runs on a device. On CUDA each run finds a flushed L2 cache and its launches queued behind the flush."""
+    """Times single runs on a device. On CUDA each run finds a flushed L2 cache, and a step's launches wait in the queue while the cache is
+    flushed, often enough that the device never waits for Python: what is timed is the device's work."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -62,16 +64,41 @@ class Clock:
         if self.cuda:
             l2 = torch.cuda.get_device_properties(device).L2_cache_size
             self._flush = torch.empty(max(256 << 20, 4 * l2) // 4, dtype=torch.int32, device=device)
+            self._flush_ms = self._timed_flush()
+
+    def _timed_flush(self) -> float:
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self._flush.zero_()
+        first.record()
+        self._flush.zero_()
+        last.record()
+        torch.cuda.synchronize(self.device)
+        return max(first.elapsed_time(last), 1e-3)
+
+    def repeats(self, step: Callable[[], object]) -> int:
+        """How many measured runs make one sample on the CPU (a millisecond), and how many flushes cover the launches on CUDA."""
+        launch = []
+        for _ in range(3):
+            if self.cuda:
+                torch.cuda.synchronize(self.device)
+            start = time.perf_counter()
+            step()
+            launch.append((time.perf_counter() - start) * 1000)
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
+            return max(1, min(MAX_FLUSHES, math.ceil(2.0 * launch[-1] / self._flush_ms)))
+        return max(1, min(1000, math.ceil(1.0 / max(launch[-1], 1e-4))))
 
     def sample(self, step: Callable[[], object], into: list[float], number: int = 1) -> None:
-        """One measurement in ms, the mean of `number` runs on the CPU. On CUDA it is there after `collect`."""
+        """One measurement in ms; `number` is what `repeats` gave. On CUDA it is there after `collect`."""
         if not self.cuda:
             start = time.perf_counter()
             for _ in range(number):
                 step()
             into.append((time.perf_counter() - start) * 1000 / number)
             return
-        self._flush.zero_()
+        for _ in range(number):
+            self._flush.zero_()
         first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         first.record()
         step()
@@ -98,12 +125,8 @@ def times(
     numbers = {}
     for candidate in candidates:
         progress(candidate.name)
-        warm: list[float] = []
         with candidate.context():
-            for _ in range(3):
-                clock.sample(steps[candidate.name], warm)
-                clock.collect()
-        numbers[candidate.name] = max(1, min(1000, math.ceil(1.0 / max(warm[-1], 1e-4))))
+            numbers[candidate.name] = clock.repeats(steps[candidate.name])
     gc.collect()
     gc.disable()
     try:

@@ -69,7 +69,7 @@ def trace(run: Callable[[], Any], device: torch.device, rows: tuple[int, int] = 
     peak, at = _peak(memory)
     start = prof.profiler.kineto_results.trace_start_ns()
     found = _rows(events, memory, start, cuda, rows)
-    peak_line = _line_at((at - start) / 1000, spans)
+    peak_line = _line_at((at - start) / 1000, spans) or _line_of_backward((at - start) / 1000, events)
     return Trace(len(kernels) if cuda else None, kernels, [e.name for e in events], peak, peak_line, found)
 
 
@@ -102,6 +102,24 @@ def _line_at(time: float, spans: list[tuple[float, float, int]]) -> int:
     return min(inside)[1] if inside else 0
 
 
+def _line_of_backward(time: float, events: list[Any]) -> int:
+    """The line whose backward operation runs at a time; 0 if none."""
+    forward = _lines_by_sequence(events)
+    for event in events:
+        if event.time_range.start <= time <= event.time_range.end and event.sequence_nr in forward:
+            return forward[event.sequence_nr][0]
+    return 0
+
+
+def _lines_by_sequence(events: list[Any]) -> dict[int, list[int]]:
+    """Marked lines around the forward operation of each autograd sequence number."""
+    found: dict[int, list[int]] = {}
+    for event in events:
+        if event.sequence_nr >= 0 and not event.name.startswith("autograd::") and (lines := _lines_above(event)):
+            found.setdefault(event.sequence_nr, lines)
+    return found
+
+
 def _lines_above(event: Any) -> list[int]:
     rows: list[int] = []
     while event is not None:
@@ -114,10 +132,7 @@ def _lines_above(event: Any) -> list[int]:
 def _rows(events: list[Any], memory: list[tuple[int, int]], start: int, cuda: bool, span: tuple[int, int]) -> list[Row]:
     """Time and bytes by line and operation. Backward operations are charged to the line of the forward operation they belong to."""
     table: dict[tuple[int, str], Row] = {}
-    by_sequence: dict[int, list[int]] = {}
-    for event in events:
-        if event.sequence_nr >= 0 and not event.name.startswith("autograd::") and (lines := _lines_above(event)):
-            by_sequence.setdefault(event.sequence_nr, lines)
+    by_sequence = _lines_by_sequence(events)
     tops = [e for e in events if not LINE.match(e.name) and (e.cpu_parent is None or LINE.match(e.cpu_parent.name))]
     allocations = [((t - start) / 1000, size) for t, size in memory if size > 0]
     for event in tops:

@@ -19,43 +19,59 @@ if TYPE_CHECKING:
     from attn_advisor.lab.programs import Source
 
 LETTERS = set("bhlsdecnyx1")
-LAYOUTS = {
-    "query": ["bhld", "blhd", "nld", "bld", "lnd", "bhl1d", "ld"],
-    "key": ["bhsd", "bshd", "nsd", "bsd", "snd", "bhds", "nds", "sd"],
-    "value": ["bhsd", "bshd", "nsd", "bsd", "snd", "sd"],
-}
+ROLES = ("query", "key", "value")
+LAYOUTS = (
+    ("bhld", "bhsd", "bhsd"),
+    ("nld", "nsd", "nsd"),
+    ("blhd", "bshd", "bshd"),
+    ("bhld", "bhds", "bhsd"),
+    ("nld", "nds", "nsd"),
+    ("bld", "bsd", "bsd"),
+    ("lnd", "snd", "snd"),
+    ("nld", "nds", "nds"),
+    ("bdl", "bds", "bds"),
+    ("ld", "sd", "sd"),
+)
+"""How query, key and value are laid out together, the usual first."""
 
 
-def free_options(source: Source) -> list[list[Spec]]:
-    """For each free name of the cut its likely specs, the likeliest first."""
+def free_options(source: Source) -> Iterator[list[list[Spec]]]:
+    """For each layout of query, key and value: for each free name of the cut its likely specs, the likeliest first."""
     unpacked = _unpacked_sizes(source)
-    return [_options(source, name, unpacked) for name in source.found.free]
+    for layout in layouts(source.job.facts):
+        yield [_options(source, name, unpacked, dict(zip(ROLES, layout))) for name in source.found.free]
 
 
-def _options(source: Source, name: str, unpacked: dict[str, str]) -> list[Spec]:
-    facts = source.job.facts
+def layouts(facts: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Layouts to try: the one the detection found first, where it found it."""
     axes = facts.get("axes") or {}
-    for role in ("query", "key", "value"):
-        expression = str(facts.get(role) or "")
-        if name == expression:
-            known = str(axes.get(role) or "")
-            layouts = ([known] if known and set(known) <= LETTERS else []) + LAYOUTS[role]
-            return [_tensor(source, name, role, layout) for layout in dict.fromkeys(layouts)]
-        if name in _names(expression) and not roles.means(roles.SCALE, name) and roles.number(name, Sizes(1, 1, 1, 1, 1)) in (None, 1):
-            return [_tensor(source, name, role, layout) for layout in LAYOUTS[role]]
-    for mask in facts.get("masks") or []:
-        if name in _names(str(mask.get("expression"))) | _names(str(mask.get("keep") or "")):
-            return _mask_options(name, mask)
+    known = tuple(str(axes.get(role) or "") for role in ROLES)
+    first = [known] if all(a and set(a) <= LETTERS for a in known) else []
+    return list(dict.fromkeys([*first, *LAYOUTS]))
+
+
+def _options(source: Source, name: str, unpacked: dict[str, str], layout: dict[str, str]) -> list[Spec]:
+    facts = source.job.facts
+    for role in ROLES:
+        if name == str(facts.get(role) or ""):
+            return [_tensor(source, name, role, layout[role])]
     if name in unpacked:
         return [_plain(name, "size", unpacked[name])]
+    for role in ROLES:
+        if name in _names(str(facts.get(role) or "")) and not roles.means(roles.SCALE, name) and _means_nothing(name):
+            return [_tensor(source, name, role, layout[role])]
+    for mask in facts.get("masks") or []:
+        if name in _names(str(mask.get("expression"))) | _names(str(mask.get("keep") or "")):
+            if roles.means(roles.MASK, name) or roles.means(roles.BIAS, name) or _means_nothing(name):
+                return _mask_options(name, mask)
     if roles.means(roles.DROPOUT, name) and not roles.means("p|rate", name):
         return [Spec(name, "dropout", value=0.1), Spec(name, "object", value=torch.nn.Dropout(0.1))]
     if re.fullmatch(r"q|query(_states|_layer)?|queries|xq|qh|q_\w*", name):
-        return [_tensor(source, name, "query", layout) for layout in LAYOUTS["query"]]
+        return [_tensor(source, name, "query", layout["query"])]
     if re.fullmatch(r"k|key(_states|_layer)?|keys|xk|kh|k_\w*", name):
-        return [_tensor(source, name, "key", layout) for layout in LAYOUTS["key"]]
+        return [_tensor(source, name, "key", layout["key"])]
     if re.fullmatch(r"v|value(_states|_layer)?|values|xv|vh|v_\w*", name):
-        return [_tensor(source, name, "value", layout) for layout in LAYOUTS["value"]]
+        return [_tensor(source, name, "value", layout["value"])]
     if roles.means(roles.SCALE, name):
         return [_plain(name, "scale", name)]
     if roles.means(roles.BIAS, name) and not roles.means(r".*mask.*|causal_bias", name):
@@ -66,6 +82,11 @@ def _options(source: Source, name: str, unpacked: dict[str, str]) -> list[Spec]:
     made = [] if value is None else [_plain(name, "flag" if isinstance(value, bool) else "size", name)]
     sizes = [_plain(name, "size", letter) for letter in ("l", "s", "b", "h", "d", "c")]
     return [*made, Spec(name, "none"), Spec(name, "flag", value=False), *roles.hidden_specs(name)[:1], *_bias_options(name)[:2], *sizes]
+
+
+def _means_nothing(name: str) -> bool:
+    """Whether the name is none that sizes, rates and flags go by."""
+    return roles.number(name, Sizes(2, 2, 2, 2, 2)) is None
 
 
 def _mask_options(name: str, mask: dict[str, Any]) -> list[Spec]:
@@ -222,11 +243,14 @@ def _argument(source: Source, parameter: inspect.Parameter, overrides: dict[str,
             return _mask_options(name, mask)
     for role in ("query", "key", "value"):
         if source.job.facts.get(role) == name and not _reassigned(source, name):
-            known = str((source.job.facts.get("axes") or {}).get(role) or "")
-            layouts = ([known] if known and set(known) <= LETTERS else []) + LAYOUTS[role]
-            return [Spec(name, role, layout, grad=True) for layout in dict.fromkeys(layouts)]
+            tried = [layout[ROLES.index(role)] for layout in layouts(source.job.facts)]
+            return [Spec(name, role, axes, grad=True) for axes in dict.fromkeys(tried)]
     if roles.means(r"(k|v|key|value|keys|values|kv)(_\w+)?", name) and not roles.means(roles.MASK, name):
         return roles.hidden_specs(name, "value" if name.startswith("v") else "key", keys=True)
+    if roles.means(roles.MEMORY, name) and parameter.default is parameter.empty:
+        return [Spec(name, "context", axes, grad=True) for axes in ("bmc", "mbc")] + [Spec(name, "none")]
+    if roles.means(roles.POSITIONS, name):
+        return [Spec(name, "positions", axes) for axes in ("sc", "lc", "sbc", "blc")] + [Spec(name, "none")]
     if roles.means(roles.OTHER, name):
         return roles.hidden_specs(name, "context", keys=True)
     if roles.means(roles.HIDDEN, name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ def make(spec: Spec, sizes: Sizes, dtype: torch.dtype, device: torch.device, see
     if spec.role == "mask":
         return mask(spec, sizes, dtype, device)
     if not spec.axes:
-        return spec.value(sizes) if callable(spec.value) else spec.value
+        return spec.value(sizes) if isinstance(spec.value, partial) else spec.value
     generator = torch.Generator(device=device).manual_seed(seed + sum(map(ord, spec.name)))
     order = spec.memory or spec.axes
     shape = [side(letter, sizes) for letter in order]

@@ -10,7 +10,6 @@ import ast
 import contextlib
 import copy
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,14 +18,14 @@ from typing import Any
 import torch
 
 from attn_advisor.lab import cut as cutting
-from attn_advisor.lab import inputs, instantiate, roles, transform
+from attn_advisor.lab import inputs, roles, transform
 from attn_advisor.lab.job import Job, Sizes
-from attn_advisor.lab.loading import Loaded, MissingPackage, load
+from attn_advisor.lab.loading import Loaded, load
 from attn_advisor.lab.roles import Spec
 from attn_advisor.source.text import SourceText
 
 TINY_ATTENTION = (Sizes(2, 3, 5, 5, 4), Sizes(2, 3, 5, 7, 4))
-TINY_MODULE = (Sizes(2, 4, 16, 16, 8), Sizes(2, 4, 49, 49, 8))
+TINY_MODULE = (Sizes(3, 4, 16, 16, 8), Sizes(3, 4, 49, 49, 8))
 VERSIONS = ("as_written", "inplace", "rewritten", "marked")
 
 
@@ -89,7 +88,7 @@ class Program:
         values = inputs.make_all(plain, sizes, dtype, device, seed, grad=train)
         for spec in self.specs:
             if spec.name.startswith("self."):
-                _set(first, spec.name[5:], inputs.make(spec, sizes, dtype, device, seed))
+                put(first, spec.name[5:], inputs.make(spec, sizes, dtype, device, seed))
         return Setup(values, owners, self.versions, plain, sizes)
 
 
@@ -101,7 +100,8 @@ def _share_weights(source: torch.nn.Module, target: torch.nn.Module) -> None:
             target.get_buffer(name).data = buffer.data.clone()
 
 
-def _set(owner: Any, name: str, value: Any) -> None:
+def put(owner: Any, name: str, value: Any) -> None:
+    """Give what stands behind `self` an attribute."""
     if isinstance(owner, torch.nn.Module) and isinstance(value, torch.Tensor):
         owner.register_buffer(name, value)
     else:
@@ -144,8 +144,8 @@ class Source:
             end = cutting.moved(self.found.end, edits, after=True)
             self.fixed_cut = cutting.cut(self.fixed_source, self.fixed_tree, start, end)
 
-    def load(self, tree: ast.Module, suffix: str, mark: Any = None) -> Loaded:
-        return load(tree, self.path, self.root, suffix, {transform.MARK: mark} if mark else None)
+    def load(self, tree: ast.Module, suffix: str, names: dict[str, Any] | None = None) -> Loaded:
+        return load(tree, self.path, self.root, suffix, names)
 
     @property
     def notes(self) -> list[str]:
@@ -161,6 +161,10 @@ class Source:
         nodes = (n for n in ast.walk(self.tree) if isinstance(n, ast.ClassDef) and n.name == self.found.class_name)
         return next(nodes, None)
 
+    def constructor_overrides(self) -> dict[str, Any]:
+        """What the user gave for the constructor and for config objects."""
+        return {**self.overrides("config"), **self.overrides("init")}
+
     def overrides(self, part: str) -> dict[str, Any]:
         """Values the user gave under [tool.attn-advisor.profile] for this class: `init`, `config` or `forward`."""
         table = self.job.overrides.get(self.found.class_name or "", {})
@@ -170,234 +174,6 @@ class Source:
 def mark(row: int) -> Any:
     """What marked code calls around each statement: a range that the profiler records."""
     return torch.profiler.record_function(f"attn_advisor:{row}")
-
-
-# ---- attention level -------------------------------------------------------------------------------------------------------
-
-
-def attention_program(source: Source) -> Program:
-    """The cut as a program. Raises CannotRun with what could not be found."""
-    found = source.found
-    functions = {"as_written": _compile(cutting.build(found), source.loaded.namespace, source.path)}
-    unavailable: dict[str, str] = {}
-    changed = transform.in_place(found.statements)
-    if changed is None:
-        unavailable["inplace"] = "no score change to make in place"
-    else:
-        functions["inplace"] = _compile(cutting.build(found, changed), source.loaded.namespace, source.path)
-    if source.fixed_cut is None:
-        unavailable["rewritten"] = "; ".join(source.job.blockers) or "no rewrite is known"
-    else:
-        assert source.fixed_tree is not None
-        fixed = source.load(source.fixed_tree, "rewritten")
-        functions["rewritten"] = _compile(cutting.build(source.fixed_cut), fixed.namespace, source.path)
-    names = {**source.loaded.namespace, transform.MARK: mark}
-    functions["marked"] = _compile(transform.marked_function(cutting.build(found)), names, source.path)
-    takes = {version: set(inspect.signature(f).parameters) for version, f in functions.items()}
-
-    def version_of(name: str) -> Version:
-        function, accepted = functions[name], takes[name]
-
-        def call(owner: Any, values: dict[str, Any]) -> torch.Tensor:
-            arguments = {k: v for k, v in values.items() if k in accepted}
-            if found.self_name in accepted:
-                arguments[found.self_name] = owner
-            return first_tensor(function(**arguments))
-
-        return call
-
-    missing = (takes.get("rewritten") or set()) - set(found.free) - {found.self_name}
-    if missing:
-        functions.pop("rewritten")
-        unavailable["rewritten"] = f"the rewrite reads {', '.join(sorted(map(str, missing)))}, which the cut does not hold"
-    versions = {name: version_of(name) for name in functions}
-    specs, owner, notes, tiny = _solve_attention(source, versions["as_written"])
-    return Program("attention", specs, versions, owner, unavailable, source.notes + notes, tiny, found.rows)
-
-
-def _compile(function: ast.FunctionDef, namespace: dict[str, Any], path: Path) -> Callable[..., Any]:
-    scope = dict(namespace)
-    exec(compile(ast.Module([function], []), str(path), "exec"), scope)
-    made: Callable[..., Any] = scope[function.name]
-    return made
-
-
-def _solve_attention(source: Source, version: Version) -> tuple[tuple[Spec, ...], Callable[[str, Sizes], Any], list[str], Sizes]:
-    """Arguments and owner for which the cut runs at a tiny size."""
-    from attn_advisor.lab.free import attribute_options, free_options
-
-    found = source.found
-    options = free_options(source)
-    failures: list[str] = []
-
-    def attempt(specs: tuple[Spec, ...], owner: Any, sizes: Sizes) -> bool:
-        try:
-            values = inputs.make_all([s for s in specs if not s.name.startswith("self.")], sizes, torch.float32, torch.device("cpu"))
-            for spec in specs:
-                if spec.name.startswith("self."):
-                    _set(owner, spec.name[5:], inputs.make(spec, sizes, torch.float32, torch.device("cpu"), 0))
-            with torch.no_grad():
-                output = version(owner, values)
-        except (Exception, SystemExit) as error:
-            failures.append(f"{type(error).__name__}: {error}"[:300])
-            return False
-        plausible = output.numel() in (sizes.B * sizes.H * sizes.L * sizes.D, sizes.B * sizes.L * sizes.D)
-        if not plausible:
-            failures.append(f"its result has shape {list(output.shape)}")
-        return plausible and bool(torch.isfinite(output).float().mean() > 0.9)
-
-    for sizes in TINY_ATTENTION:
-        if found.self_name is None:
-            specs = roles.solve(options, lambda chosen: attempt(chosen, None, sizes))
-            if specs is not None:
-                return specs, lambda name, wanted: None, [], sizes
-            continue
-        for owner_of, extra, note in _owners(source, sizes, attribute_options):
-            owner = owner_of("as_written", sizes)
-            specs = roles.solve(options + extra, lambda chosen: attempt(chosen, owner, sizes))
-            if specs is not None:
-                return specs, owner_of, note, sizes
-    raise CannotRun(_explain(source, failures))
-
-
-def _owners(source: Source, sizes: Sizes, attribute_options: Any) -> Iterator[tuple[Callable[[str, Sizes], Any], list[list[Spec]], list[str]]]:
-    """What may stand behind self: an instance of the class, else an object that has the attributes the cut reads."""
-    made = source.class_named(source.loaded)
-    overrides = source.overrides("init")
-    if made is not None and issubclass(made, torch.nn.Module):
-        namespace = source.loaded.namespace
-        with contextlib.suppress(instantiate.CannotBuild):
-            place, _ = instantiate.build(made, sizes, namespace, overrides, lambda instance: True)
-            yield (lambda name, wanted: instantiate.rebuild(made, wanted, namespace, overrides, place)), [], []
-    node = source.class_node()
-
-    def stand_in(name: str, wanted: Sizes) -> Any:
-        base = made if made is not None and issubclass(made, torch.nn.Module) else torch.nn.Module
-        owner = base.__new__(base)
-        torch.nn.Module.__init__(owner)
-        if node is not None:
-            for key, value in instantiate.initial_values(node, wanted, source.loaded.namespace, overrides).items():
-                with contextlib.suppress(AttributeError, TypeError):
-                    setattr(owner, key, value)
-        return owner
-
-    note = [f"{source.found.class_name} was not built; its attributes were evaluated one by one"]
-    yield stand_in, attribute_options(source, stand_in("", sizes)), note
-
-
-def _explain(source: Source, failures: list[str]) -> str:
-    names = ", ".join(source.found.free)
-    last = max(set(failures), key=failures.count) if failures else "nothing could be tried"
-    text = f"no inputs were found for the attention cut out of {source.job.function or 'the file'} (it reads {names}): {last}"
-    return text + "".join(f"; {note}" for note in source.notes)
-
-
-# ---- module level ----------------------------------------------------------------------------------------------------------
-
-
-def module_program(source: Source) -> Program:
-    """The class that holds the attention, built and called. Raises CannotRun with what is missing and how to give it."""
-    name = source.found.class_name
-    if name is None:
-        raise CannotRun("the attention is in a function, not in a class")
-    made = source.class_named(source.loaded)
-    if made is None or not issubclass(made, torch.nn.Module):
-        reason = "is not a torch.nn.Module" if made is not None else "could not be defined"
-        raise CannotRun(f"{name} {reason}" + "".join(f" ({note})" for note in source.notes))
-    place, specs, tiny = _solve_module(source, made)
-    trees: dict[str, ast.Module] = {"as_written": source.tree}
-    unavailable: dict[str, str] = {}
-    changed = transform.in_place(source.found.statements)
-    if changed is None:
-        unavailable["inplace"] = "no score change to make in place"
-    else:
-        trees["inplace"] = transform.replaced(source.tree, source.found.statements, changed)
-    if source.fixed_tree is None:
-        unavailable["rewritten"] = "; ".join(source.job.blockers) or "no rewrite is known"
-    else:
-        trees["rewritten"] = source.fixed_tree
-    trees["marked"] = transform.marked(source.tree)
-    loaded = {
-        version: source.loaded if version == "as_written" else source.load(tree, version, mark if version == "marked" else None)
-        for version, tree in trees.items()
-    }
-    overrides = {**source.overrides("config"), **source.overrides("init")}
-
-    def owner(version: str, sizes: Sizes) -> Any:
-        cls = source.class_named(loaded[version])
-        assert cls is not None
-        return instantiate.rebuild(cls, sizes, loaded[version].namespace, overrides, place)
-
-    def call(owner: Any, values: dict[str, Any]) -> torch.Tensor:
-        return first_tensor(owner(**values))
-
-    return Program("module", specs, dict.fromkeys(trees, call), owner, unavailable, source.notes, tiny, source.found.rows)
-
-
-def _solve_module(source: Source, made: type) -> tuple[int, tuple[Spec, ...], Sizes]:
-    """Which constructor arguments and which forward arguments work at a tiny size."""
-    from attn_advisor.lab.free import forward_options
-
-    overrides = {**source.overrides("config"), **source.overrides("init")}
-    problems: list[str] = []
-    chosen: tuple[Spec, ...] = ()
-
-    def accept(instance: Any, sizes: Sizes) -> bool:
-        nonlocal chosen
-        instance.eval()
-
-        def attempt(specs: tuple[Spec, ...]) -> bool:
-            rows: set[int] = set()
-            try:
-                values = inputs.make_all(specs, sizes, torch.float32, torch.device("cpu"))
-                with torch.no_grad(), _rows_run(source.job.path, rows):
-                    output = first_tensor(instance(**values))
-            except (Exception, SystemExit) as error:
-                problems.append(f"{type(error).__name__}: {error}"[:300])
-                return False
-            if not rows & set(range(source.found.rows[0], source.found.rows[1] + 1)):
-                problems.append("the attention's lines do not run with these arguments")
-                return False
-            return bool(torch.isfinite(output).float().mean() > 0.9)
-
-        for options in forward_options(source, made):
-            found = roles.solve(options, attempt, limit=120)
-            if found is not None:
-                chosen = found
-                return True
-        return False
-
-    error = ""
-    for sizes in TINY_MODULE:
-        try:
-            place, _ = instantiate.build(made, sizes, source.loaded.namespace, overrides, lambda i: accept(i, sizes))
-            return place, chosen, sizes
-        except instantiate.CannotBuild as failure:
-            error = error or str(failure)
-    detail = f" ({max(set(problems), key=problems.count)})" if problems else ""
-    name = made.__name__
-    raise CannotRun(
-        f"{error}{detail}; give the missing arguments under [tool.attn-advisor.profile.{name}.init] or [tool.attn-advisor.profile.{name}.forward]"
-    )
-
-
-@contextlib.contextmanager
-def _rows_run(path: str, rows: set[int]) -> Iterator[None]:
-    """Collects the rows of the file that run."""
-
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename != path:
-            return None
-        if event == "line":
-            rows.add(frame.f_lineno)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
 
 
 @contextlib.contextmanager
@@ -431,6 +207,3 @@ def no_dropout(setup: Setup) -> Iterator[None]:
 def doubled(owner: Any) -> Any:
     """A float64 copy of an owner."""
     return copy.deepcopy(owner).double() if isinstance(owner, torch.nn.Module) else copy.deepcopy(owner)
-
-
-__all__ = ["CannotRun", "MissingPackage", "Program", "Setup", "Source", "attention_program", "module_program", "no_dropout"]

@@ -41,7 +41,9 @@ class Spec:
 
 
 def side(letter: str, sizes: Sizes) -> int:
-    """Length of an axis, with y * x = L for images."""
+    """Length of an axis, with y * x = L for images and m the part of the keys before the queries."""
+    if letter == "m":
+        return max(sizes.S - sizes.L, 0)
     if letter in "yx":
         height = math.isqrt(sizes.L)
         while sizes.L % height:
@@ -55,16 +57,18 @@ WIDTH = r"(embed|model|hidden|emb|embedding|query|context|cross|kv|in|out|input|
 HEADS = r"(n|num|nb|number_of|attention|attn|transformer)?_?(of_)?(attention_|attn_|query_|q_)?(head|heads)|nhead|nheads|h|head_num|heads_num|(encoder|decoder)_attention_heads|head_count|n_heads?_q"
 KV_HEADS = r"(n|num)_(kv|key_value|local)_?(heads|head)|kv_heads|n_query_groups|num_key_value_heads|num_kv|multi_query_group_num"
 HEAD_DIM = r"(attention_|attn_)?(head|heads)_(dim|size|width|features|channels)|(dim|size|d|channels)_(per_)?(head|heads)|dim_heads?|d_head|d_k|d_v|d_kv|d_q|key_dim|value_dim|(key|value|qk|kv|k|v)_(channels|size|depth)|attention_head_size|rotary_dim|dh|hs|dk|depth_per_head|head_d|per_head_dim"
-CONTEXT = r"(block|context|ctx|window|max|n|max_seq|seq|sequence|source|target|max_sequence)_?(size|length|len|ctx|positions|tokens|seq_len|seq_length|position|sequence_length|seqlen)|block_size|context_length|max_position_embeddings|n_positions|n_ctx|seq_?len|max_len|num_patches|num_tokens|sequence_length|seq_length|t|n|length|tgt_len|q_len|query_length|query_len|lq|l|maxlen|max_target_positions"
+CONTEXT = r"(block|context|ctx|window|max|n|max_seq|seq|sequence|source|target|max_sequence)_?(size|length|len|ctx|positions|tokens|seq_len|seq_length|position|sequence_length|seqlen)|block_size|context_length|max_position_embeddings|n_positions|n_ctx|seq_?len|max_len|num_patches|num_tokens|sequence_length|seq_length|t|n|length|tgt_len|q_len|query_length|query_len|lq|l|maxlen|max_target_positions|max_span|attn_span"
 KEY_LENGTH = r"(src|key|kv|k|mem|memory|kv_seq|key_seq|source)_?(len|length|seq_len)|s|tk|lk"
 BATCH = r"b|bs|bsz|batch|batch_?size|n_batch|nbatches|bz"
 DROPOUT = r".*drop.*|p|rate|.*_pdrop"
 SCALE = r".*(scale|scaling|norm_factor|temperature|temp|inv_sqrt|softmax_scale|sqrt|factor|divisor).*"
-WINDOW = r".*window.*|input_resolution|(img|image|feat|grid|patch)_?size|resolution|fmap_size"
+WINDOW = r".*window.*|side|grid|input_resolution|(img|image|feat|grid|patch)_?size|resolution|fmap_size"
 FLAG = r"(use|is|has|add|do|with|output|return|enable|need|needs|apply|store)_.*|.*bias|causal|masked|bidirectional|training|.*_only|flash|batch_first|fused.*|rotary.*|layer_head_mask|head_mask|past_.*|.*cache.*|save_.*|decoder|scale_attn.*|reorder.*|upcast.*|gradient_checkpointing|pruned.*|cross_attention|xpos|talking_heads|gated|multi_query"
 
-HIDDEN = r"x|xs|h|hidden|hiddens|hidden_states?|input|inputs|input_?(tensor|feats|x|q)?|inp|feats?|features|tokens|embeddings?|emb|src|tgt|query|queries|q|key|keys|k|value|values|v|q_?(in|input|x|src)|k_?(in|input|x|src)|v_?(in|input|x|src)|target|seq|sequence|xq|xk|xv|images?|img|states?|text|layer_input|patches|decoder_hidden"
+HIDDEN = r"x|xs|w|h|hidden|hiddens|hidden_states?|input|inputs|input_?(tensor|feats|x|q)?|inp|feats?|features|tokens|embeddings?|emb|src|tgt|query|queries|q|key|keys|k|value|values|v|q_?(in|input|x|src)|k_?(in|input|x|src)|v_?(in|input|x|src)|target|seq|sequence|xq|xk|xv|images?|img|states?|text|layer_input|patches|decoder_hidden"
 OTHER = r"(context|cond|memory|mem|encoder_(hidden_states|output|out|outputs)|enc|enc_output|y|kv|source|src_seq|key_value_states|cross|conditioning|media|latents?|z|attend_to|encoder)"
+MEMORY = r"mems?|past|cache|prefix|memories"
+POSITIONS = r"r|rel|r_emb|pos_?emb\w*|positional\w*|rel_pos\w*"
 MASK = r".*(mask|tril|causal_bias|attn_bias|attention_bias).*|pad|padding|valid|bias"
 BIAS = r".*(bias|alibi|rel_?pos|relative|position_bias|pos_emb|rpe).*"
 

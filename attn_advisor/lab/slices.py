@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -167,7 +168,7 @@ def _part(setup: Setup, owner: Any, b: int | None, heads: tuple[int, int], dtype
 
 
 def _plain(spec: Spec, value: Any, sizes: Sizes, device: torch.device) -> Any:
-    return inputs.make(spec, sizes, torch.float64, device, 0) if callable(spec.value) and spec.role == "size" else value
+    return inputs.make(spec, sizes, torch.float64, device, 0) if isinstance(spec.value, partial) else value
 
 
 def _gather(grads: dict[str, torch.Tensor], found: dict[str, torch.Tensor], setup: Setup, b: int | None, heads: tuple[int, int]) -> None:

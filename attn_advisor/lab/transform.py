@@ -11,6 +11,7 @@ METHODS = {"masked_fill": "masked_fill_", "mul": "mul_", "div": "div_", "add": "
 PRODUCTS = ("matmul", "bmm", "einsum", "baddbmm")
 
 MARK = "__attn_advisor_line__"
+CAPTURE = "__attn_advisor_capture__"
 
 
 class InPlace(ast.NodeTransformer):
@@ -99,6 +100,15 @@ def replaced(tree: ast.Module, old: list[ast.stmt], new: list[ast.stmt]) -> ast.
 
     memo: dict[int, Any] = {id(statement): statement for statement in old}  # kept as they are, so that they are found again
     return ast.fix_missing_locations(Replace().visit(copy.deepcopy(tree, memo)))
+
+
+def capturing(tree: ast.Module, statements: list[ast.stmt]) -> ast.Module:
+    """A copy of the tree that calls `CAPTURE(locals())` before the statements."""
+    call = ast.parse(f"{CAPTURE}(locals())").body[0]
+    for node in ast.walk(call):
+        if hasattr(node, "lineno"):
+            ast.copy_location(node, statements[0])
+    return replaced(tree, statements[:1], [call, statements[0]])
 
 
 class _Marks(ast.NodeTransformer):

@@ -132,17 +132,19 @@ def _device(wanted: str) -> tuple[Any, str]:
 
 def _program(job: Any) -> Any:
     """The program at the level asked for; `auto` is the module where it can be built, else the attention alone."""
-    from attn_advisor.lab import programs
+    from attn_advisor.lab.attention_level import attention_program
+    from attn_advisor.lab.module_level import module_program
+    from attn_advisor.lab.programs import CannotRun, Source
 
-    source = programs.Source(job)
+    source = Source(job)
     if job.level == "attention":
-        return programs.attention_program(source)
+        return attention_program(source)
     try:
-        return programs.module_program(source)
-    except programs.CannotRun as error:
+        return module_program(source)
+    except CannotRun as error:
         if job.level == "module":
             raise
-        program = programs.attention_program(source)
+        program = attention_program(source)
         program.notes.append(f"measured at the attention level: {error}")
         return program
 

@@ -1,0 +1,139 @@
+"""Attention-level programs: the statements of one attention, cut out of their function."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attn_advisor.lab import captured, inputs, instantiate, roles, transform
+from attn_advisor.lab import cut as cutting
+from attn_advisor.lab.free import attribute_options, free_options
+from attn_advisor.lab.job import Sizes
+from attn_advisor.lab.programs import TINY_ATTENTION, CannotRun, Program, Source, Version, first_tensor, mark, put
+from attn_advisor.lab.roles import Spec
+
+
+def attention_program(source: Source) -> Program:
+    """The cut as a program. Raises CannotRun with what could not be found."""
+    found = source.found
+    functions = {"as_written": _compile(cutting.build(found), source.loaded.namespace, source.path)}
+    unavailable: dict[str, str] = {}
+    changed = transform.in_place(found.statements)
+    if changed is None:
+        unavailable["inplace"] = "no score change to make in place"
+    else:
+        functions["inplace"] = _compile(cutting.build(found, changed), source.loaded.namespace, source.path)
+    if source.fixed_cut is None:
+        unavailable["rewritten"] = "; ".join(source.job.blockers) or "no rewrite is known"
+    else:
+        assert source.fixed_tree is not None
+        fixed = source.load(source.fixed_tree, "rewritten")
+        functions["rewritten"] = _compile(cutting.build(source.fixed_cut), fixed.namespace, source.path)
+    names = {**source.loaded.namespace, transform.MARK: mark}
+    functions["marked"] = _compile(transform.marked_function(cutting.build(found)), names, source.path)
+    takes = {version: set(inspect.signature(f).parameters) for version, f in functions.items()}
+
+    def version_of(name: str) -> Version:
+        function, accepted = functions[name], takes[name]
+
+        def call(owner: Any, values: dict[str, Any]) -> torch.Tensor:
+            arguments = {k: v for k, v in values.items() if k in accepted}
+            if found.self_name in accepted:
+                arguments[found.self_name] = owner
+            return first_tensor(function(**arguments))
+
+        return call
+
+    missing = (takes.get("rewritten") or set()) - set(found.free) - {found.self_name}
+    if missing:
+        functions.pop("rewritten")
+        unavailable["rewritten"] = f"the rewrite reads {', '.join(sorted(map(str, missing)))}, which the cut does not hold"
+    versions = {name: version_of(name) for name in functions}
+    try:
+        specs, owner, notes, tiny = _solve_attention(source, versions["as_written"])
+    except CannotRun as error:
+        return captured.program(source, versions, unavailable, str(error))
+    return Program("attention", specs, versions, owner, unavailable, source.notes + notes, tiny, found.rows)
+
+
+def _compile(function: ast.FunctionDef, namespace: dict[str, Any], path: Path) -> Callable[..., Any]:
+    scope = dict(namespace)
+    exec(compile(ast.Module([function], []), str(path), "exec"), scope)
+    made: Callable[..., Any] = scope[function.name]
+    return made
+
+
+def _solve_attention(source: Source, version: Version) -> tuple[tuple[Spec, ...], Callable[[str, Sizes], Any], list[str], Sizes]:
+    """Arguments and owner for which the cut runs at a tiny size."""
+    found = source.found
+    families = list(free_options(source))
+    failures: list[str] = []
+
+    def attempt(specs: tuple[Spec, ...], owner: Any, sizes: Sizes) -> bool:
+        try:
+            values = inputs.make_all([s for s in specs if not s.name.startswith("self.")], sizes, torch.float32, torch.device("cpu"))
+            for spec in specs:
+                if spec.name.startswith("self."):
+                    put(owner, spec.name[5:], inputs.make(spec, sizes, torch.float32, torch.device("cpu"), 0))
+            with torch.no_grad():
+                output = version(owner, values)
+        except (Exception, SystemExit) as error:
+            failures.append(f"{type(error).__name__}: {error}"[:300])
+            return False
+        plausible = output.numel() in (sizes.B * sizes.H * sizes.L * sizes.D, sizes.B * sizes.L * sizes.D)
+        if not plausible:
+            failures.append(f"its result has shape {list(output.shape)}")
+        return plausible and bool(torch.isfinite(output).float().mean() > 0.9)
+
+    for sizes in TINY_ATTENTION:
+        if found.self_name is None:
+            for options in families:
+                specs = roles.solve(options, lambda chosen: attempt(chosen, None, sizes), limit=60)
+                if specs is not None:
+                    return specs, lambda name, wanted: None, [], sizes
+            continue
+        for owner_of, extra, note in _owners(source, sizes, attribute_options):
+            owner = owner_of("as_written", sizes)
+            for options in families:
+                specs = roles.solve(options + extra, lambda chosen: attempt(chosen, owner, sizes), limit=60)
+                if specs is not None:
+                    return specs, owner_of, note, sizes
+    raise CannotRun(_explain(source, failures))
+
+
+def _owners(source: Source, sizes: Sizes, attribute_options: Any) -> Iterator[tuple[Callable[[str, Sizes], Any], list[list[Spec]], list[str]]]:
+    """What may stand behind self: an instance of the class, else an object that has the attributes the cut reads."""
+    made = source.class_named(source.loaded)
+    overrides = source.overrides("init")
+    if made is not None and issubclass(made, torch.nn.Module):
+        namespace = source.loaded.namespace
+        with contextlib.suppress(instantiate.CannotBuild):
+            place, _ = instantiate.build(made, sizes, namespace, overrides, lambda instance: True)
+            yield (lambda name, wanted: instantiate.rebuild(made, wanted, namespace, overrides, place)), [], []
+    node = source.class_node()
+
+    def stand_in(name: str, wanted: Sizes) -> Any:
+        base = made if made is not None and issubclass(made, torch.nn.Module) else torch.nn.Module
+        owner = base.__new__(base)
+        torch.nn.Module.__init__(owner)
+        if node is not None:
+            for key, value in instantiate.initial_values(node, wanted, source.loaded.namespace, overrides).items():
+                with contextlib.suppress(AttributeError, TypeError):
+                    setattr(owner, key, value)
+        return owner
+
+    note = [f"{source.found.class_name} was not built; its attributes were evaluated one by one"]
+    yield stand_in, attribute_options(source, stand_in("", sizes)), note
+
+
+def _explain(source: Source, failures: list[str]) -> str:
+    names = ", ".join(source.found.free)
+    last = max(set(failures), key=failures.count) if failures else "nothing could be tried"
+    text = f"no inputs were found for the attention cut out of {source.job.function or 'the file'} (it reads {names}): {last}"
+    return text + "".join(f"; {note}" for note in source.notes)

@@ -19,6 +19,14 @@ class Unclear(Exception):
     """An axis cannot be told; args[0] says why, args[1] is the value."""
 
 
+def expand_tail(labels: Labels, count: int) -> Labels:
+    """The last `count` of the unknown leading axes named."""
+    if "..." not in labels:
+        return labels
+    at = labels.index("...")
+    return (*labels[: at + 1], *(f"b{n}" for n in range(count)), *labels[at + 1 :])
+
+
 @dataclass
 class Splits:
     """Axes that a view divides: label -> the sizes of its parts, outermost first."""

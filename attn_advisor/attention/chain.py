@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from attn_advisor.dataflow.attributes import definition
 from attn_advisor.dataflow.values import Condition, Value
 
 # Operations whose first operand carries the scores on.
 _FIRST = frozenset(
     "cast identity softmax dropout masked_fill clamp tanh sigmoid neg transpose permute reshape unsqueeze squeeze flatten unflatten rearrange expand setitem "
     "nan_to_num exp log log_softmax relu abs repeat getitem part cat topk sort movedim mutated repeat_interleave einops_repeat roll tril triu reshape_as "
-    "masked_scatter scatter index_put floor pad".split()
+    "masked_scatter scatter index_put floor pad loop".split()
 )
-_EITHER = frozenset("add sub mul div".split())
+_EITHER = frozenset("add sub mul div maximum".split())
 _CALLS = frozenset("call apply method".split())
 _MAX_CALLS = 2
 
@@ -36,6 +37,7 @@ class Chain:
 
     end: Value
     links: list[Link] = field(default_factory=list)
+    spine: list[tuple[Value, int]] = field(default_factory=list)  # values on the way that every path takes, with the number of links above
     notes: list[tuple[str, Value]] = field(default_factory=list)
 
 
@@ -93,7 +95,19 @@ class Walker:
         self._reach: dict[tuple[int, str], int | None] = {}
 
     def ends(self, value: Value, stage: str) -> bool:
-        return as_softmax(value) is not None if stage == "probabilities" else is_product(value)
+        if stage == "probabilities":
+            return as_softmax(value) is not None
+        return is_product(value) and self.mixed(value, stage) is None
+
+    def mixed(self, value: Value, stage: str) -> Value | None:
+        """The scores or probabilities whose heads a product with a parameter mixes (talking heads), else None."""
+        if value.op != "einsum" or len(value.args) != 2:
+            return None
+        for scores, weight, term, other in ((*value.args, *value.attrs["inputs"]), (*value.args[::-1], *value.attrs["inputs"][::-1])):
+            made = definition(weight) if weight.op == "attribute" else None
+            if made is not None and made.op == "construct" and len(other) == 2 and len(term) >= 3 and len(value.attrs["output"]) == len(term) and self.reach(scores, stage) is not None:
+                return scores
+        return None
 
     def reach(self, value: Value, stage: str, calls: int = 0) -> int | None:
         """Number of steps from the value down to the stage's end (a softmax, a product), or None."""
@@ -106,8 +120,9 @@ class Walker:
             best = 0
         elif stage == "scores" and as_softmax(value) is not None:
             best = self._step(as_softmax(value)[0], stage, 5)  # type: ignore[index]  # a second softmax
-        elif stage == "probabilities" and is_product(value):
-            best = None
+        elif is_product(value):
+            inner = self.mixed(value, stage)
+            best = None if inner is None else self._step(inner, stage, 40)
         else:
             for operand, cost in self._onward(value):
                 steps = self._step(operand, stage, cost)
@@ -128,6 +143,8 @@ class Walker:
             return [(value.args[0], 1)]
         if value.op in _EITHER and len(value.args) >= 2:
             return [(value.args[0], 1), (value.args[1], 2)]
+        if value.op == "max" and len(value.args) == 2 and value.args[1].op != "const":
+            return [(value.args[0], 1)]
         if value.op == "where" and len(value.args) == 3:
             return [(value.args[1], 1), (value.args[2], 2)]
         if value.op == "phi":
@@ -142,6 +159,7 @@ class Walker:
         chain = Chain(value)
         at = value
         for _ in range(200):
+            chain.spine.append((at, len(chain.links)))
             if self.ends(at, stage):
                 chain.end = at
                 return chain
@@ -152,9 +170,6 @@ class Walker:
                 chain.links += joined.links
                 chain.notes += joined.notes
                 at = joined.end
-                if self.ends(at, stage):
-                    chain.end = at
-                    return chain
                 continue
             link = self._link(at, stage, conditions)
             if link is None:
@@ -172,6 +187,9 @@ class Walker:
                 if self.reach(at.args[index], stage) is not None:
                     return Link(at, "where", at.args[index], (at.args[0], at.args[3 - index]), conditions, reversed=index == 2)
             return None
+        if is_product(at):
+            mixed = self.mixed(at, stage)
+            return None if mixed is None else Link(at, "unknown", mixed, tuple(a for a in at.args if a is not mixed), conditions)
         options = [(steps + cost, operand) for operand, cost in self._onward(at) if (steps := self.reach(operand, stage)) is not None]
         if not options:
             return None
@@ -192,25 +210,26 @@ class Walker:
             if one is None:
                 return None
             other = orelse if left is not None else body
-            chain = Chain(one.end, [Link(k.value, k.kind, k.operand, k.rest, conditions, k.reversed) for k in one.links], list(one.notes))
+            links = [Link(k.value, k.kind, k.operand, k.rest, (*conditions, *k.conditions[len(conditions) + 1 :]), k.reversed) for k in one.links]
+            chain = Chain(one.end, links, notes=list(one.notes))
             if other.op not in ("undefined", "const"):
                 chain.notes.append(("partial", phi))
             return chain
-        a, b = _values(left, body), _values(right, orelse)
-        meet = next((v for v in a if any(v is w for w in b)), None)
+        heights = {id(v): n for v, n in right.spine}
+        meet = next(((v, n) for v, n in left.spine if id(v) in heights), None)
         if meet is not None:
-            na, nb = next(i for i, v in enumerate(a) if v is meet), next(i for i, v in enumerate(b) if v is meet)
-            return _merge(phi, left, right, na, nb, meet, conditions)
+            return _merge(left, right, meet[1], heights[id(meet[0])], meet[0], conditions)
         # two different ends: the same operations on top may still be one
-        chain = _merge(phi, left, right, len(left.links), len(right.links), left.end, conditions)
+        chain = _merge(left, right, len(left.links), len(right.links), left.end, conditions)
         if stage == "probabilities" and as_softmax(left.end) and as_softmax(right.end):
             x, dim = as_softmax(left.end)  # type: ignore[misc]
             y, dim2 = as_softmax(right.end)  # type: ignore[misc]
             if dim == dim2 and not any(k.conditions != conditions for k in chain.links):
-                joined = Value("phi", (test, x, y), ("test", "body", "orelse"), None, phi.node, None, register=False)
+                joined = x if x is y else Value("phi", (test, x, y), ("test", "body", "orelse"), None, phi.node, None, register=False)
                 soft = Value("softmax", (joined,), ("input",), {"dim": dim, "dim_given": True, "_merged": (left.end, right.end)}, left.end.node, None, register=False)
                 soft.frame, soft.stmt, soft.order = left.end.frame, left.end.stmt, left.end.order
-                joined.frame, joined.stmt = phi.frame, phi.stmt
+                if x is not y:
+                    joined.frame, joined.stmt = phi.frame, phi.stmt
                 chain.end = soft
                 return chain
         if stage == "scores" and not left.links and not right.links and left.end.key == right.end.key:
@@ -219,11 +238,7 @@ class Walker:
         return chain
 
 
-def _values(chain: Chain, start: Value) -> list[Value]:
-    return [*([k.value for k in chain.links] if chain.links else []), chain.end] if not chain.links or chain.links[0].value is start else [start, *[k.value for k in chain.links], chain.end]
-
-
-def _merge(phi: Value, left: Chain, right: Chain, na: int, nb: int, end: Value, conditions: tuple[Condition, ...]) -> Chain:
+def _merge(left: Chain, right: Chain, na: int, nb: int, end: Value, conditions: tuple[Condition, ...]) -> Chain:
     """Links above the meeting point: equal ones on top once, the rest each under its branch's condition."""
     a, b = left.links[:na], right.links[:nb]
     top: list[Link] = []
@@ -235,7 +250,7 @@ def _merge(phi: Value, left: Chain, right: Chain, na: int, nb: int, end: Value, 
         bottom.insert(0, Link(a[-1].value, a[-1].kind, a[-1].operand, a[-1].rest, conditions, a[-1].reversed))
         a, b = a[:-1], b[:-1]
     notes = [*left.notes, *(n for n in right.notes if n not in left.notes)]
-    return Chain(end, [*top, *a, *b, *bottom], notes)
+    return Chain(end, [*top, *a, *b, *bottom], notes=notes)
 
 
 def _alike(a: Link, b: Link) -> bool:

@@ -220,6 +220,8 @@ class Writer:
             return Text(f"{self.write(args[0]).at(ATOM)}[{self._index(args[1])}]")
         if op == "part" and args[0].op not in ("chunk", "split"):
             return Text(f"{self.write(args[0]).at(ATOM)}[{value.attrs['index']}]")
+        if op == "identity" and value.attrs.get("spelled") in ("contiguous", "clone"):
+            return self._method(value.attrs["spelled"], args[0])
         if op == "number":
             return Text(f"{value.attrs['kind']}({self.write(args[0]).text})")
         if op in ("tuple", "list"):

@@ -67,11 +67,11 @@ class Folded:
     zeroed: list[Item] = field(default_factory=list)  # masks put on the probabilities
     problems: list[Problem] = field(default_factory=list)
     casts: list[Link] = field(default_factory=list)
-    negate: bool = False
+    floored: bool = False
     guards: list[tuple[Value, Condition | None]] = field(default_factory=list)
 
 
-_SKIP = frozenset("identity transpose permute reshape rearrange unsqueeze squeeze flatten unflatten expand".split())
+_SKIP = frozenset("loop identity transpose permute reshape rearrange unsqueeze squeeze flatten unflatten expand".split())
 _CAPS = {"tanh": "caps the scores with tanh", "clamp": "clamps the scores", "sigmoid": "takes a sigmoid of the scores", "relu": "takes a relu of the scores"}
 
 
@@ -82,6 +82,10 @@ def fold(site: Site, shapes: Shapes) -> Folded:
     for n, link in enumerate(site.before):
         if id(link) not in skip:
             _score_link(site, link, site.before[n + 1 :], out, skip, shapes)
+    if out.floored:
+        for item in out.items:
+            if item.fill.strength == "inf":
+                item.fill = Fill("finite")
     for link in site.behind:
         _probability_link(site, link, out)
     for kind, value in site.unclear:
@@ -126,19 +130,41 @@ def _score_link(site: Site, link: Link, later: list[Link], out: Folded, skip: se
         _masked(link, out)
     elif kind == "softmax":
         out.problems.append(Problem("refuse", line, "takes a second softmax of the scores"))
-    elif kind in _CAPS:
+    elif kind in _CAPS and not _floor(link):
         way = "flex_attention can: score_mod=lambda s, b, h, i, j: cap * torch.tanh(s / cap)" if kind == "tanh" else ""
         out.problems.append(Problem("refuse", line, f"{_CAPS[kind]}, which SDPA cannot express", way))
     elif kind == "dropout":
         out.problems.append(Problem("refuse", line, "drops scores before the softmax"))
     elif kind == "unknown":
-        out.problems.append(Problem("refuse", line, "hands the scores to another function before the softmax"))
+        _unknown(link, out)
+    elif kind in ("clamp", "maximum", "max") and _floor(link):
+        out.floored = True  # -inf becomes a finite number: rows without any key attend evenly
     elif kind in ("topk", "sort"):
         out.problems.append(Problem("refuse", line, "keeps only some of the scores"))
     elif kind == "cat":
         out.problems.append(Problem("refuse", line, "joins other scores to them", "a zero key and value column in front gives softmax-off-by-one and sinks"))
     else:
         out.problems.append(Problem("refuse", line, f"changes the scores by `{kind}`"))
+
+
+def _unknown(link: Link, out: Folded) -> None:
+    """A function that is not read. One that is given more than the scores, by a name that says so, adds a bias or mask."""
+    value = link.value
+    target = value.args[0] if value.args else None
+    name = str((target.attrs.get("name") or target.attrs.get("qualified") or "") if target is not None else "").lower()
+    if value.op == "call" and any(word in name for word in ("pos", "bias", "mask", "alibi")):
+        out.problems.append(Problem("no fix", value.line, f"`{name}` is applied to the scores, and what it does is not known"))
+    else:
+        out.problems.append(Problem("refuse", value.line, "hands the scores to another function before the softmax"))
+
+
+def _floor(link: Link) -> bool:
+    """max(scores, finfo.min) and clamp(min=finfo.min): nothing but a floor under the masked cells."""
+    value = link.value
+    if link.kind == "clamp":
+        low, high = value.get("min"), value.get("max")
+        return low is not None and high is None and masks.fill_of(low).strength == "finite"
+    return len(link.rest) == 1 and masks.fill_of(link.rest[0]).strength == "finite"
 
 
 def _multiplied(site: Site, link: Link, later: list[Link], out: Folded, skip: set[int], shapes: Shapes) -> None:
@@ -324,6 +350,7 @@ def _unclear(kind: str, value: Value, out: Folded) -> None:
         "axis": "the softmax axis cannot be followed",
         "getitem": "only part of the scores is used",
         "mutated": "the scores are changed through another name",
+        "loop": "a loop changes the scores",
     }
     if kind in ("unknown", "cat"):
         return  # named where the link is folded

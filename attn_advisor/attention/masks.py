@@ -371,17 +371,14 @@ def hides(value: Value, shapes: Shapes, depth: int = 0) -> str:
         return "no"
     if op == "attribute":
         made = definition(value)
-        if made is None:
-            return "possible"
-        if made.op == "construct":
-            return "no" if made.attrs["qualified"] in ("torch.nn.Parameter", "torch.nn.parameter.Parameter") else "possible"
-        return hides(made.args[0], shapes, depth + 1) if made.op == "buffer" else "possible"
+        return "possible" if made is None else _defined(made, shapes, depth + 1)
     if op in ("call", "apply"):
         target = value.args[0] if value.args else None
-        made = definition(target) if target is not None and target.op == "attribute" else None
-        if made is not None and made.op == "construct" and made.attrs["qualified"] in ("torch.nn.Embedding", "torch.nn.Linear", "torch.nn.Conv2d", "torch.nn.Sequential"):
-            return "no"
-        return "possible"
+        made = value.attrs.get("_made") or (definition(target) if target is not None and target.op == "attribute" else None)
+        return "no" if made is not None and made.op == "construct" and made.attrs["qualified"].startswith("torch.nn.") else "possible"
+    if op == "getitem" and _is_cache(value.args[0]):
+        stored = [v.args[2] for v in value.frame.graph.by_op.get("setitem", []) if v.args[0].key == value.args[0].key or v.args[0] is value.args[0]] if value.frame else []
+        return _worst([hides(v, shapes, depth + 1) for v in stored]) if stored else "possible"
     if op == "const":
         return "no" if isinstance(value.const, (int, float)) and value.const > STRONG else "possible"
     if op in ("masked_fill", "where", "setitem"):
@@ -409,6 +406,23 @@ def hides(value: Value, shapes: Shapes, depth: int = 0) -> str:
     if op == "phi":
         return _worst([hides(a, shapes, depth + 1) for a in value.args[1:] if a.const is not None or a.op != "const"])
     return "possible"
+
+
+def _defined(made: Value, shapes: Shapes, depth: int) -> str:
+    """The same for what `__init__` sets an attribute to: parameters are learned and never that large."""
+    if made.op == "construct":
+        return "no" if made.attrs["qualified"] in ("torch.nn.Parameter", "torch.nn.parameter.Parameter") else "possible"
+    if made.op == "phi":
+        return _worst([_defined(a, shapes, depth + 1) for a in made.args[1:] if not (a.op == "const" and a.const is None)])
+    return hides(made.args[0], shapes, depth + 1) if made.op == "buffer" else "possible"
+
+
+def _is_cache(value: Value) -> bool:
+    """An attribute that holds an empty dict at first."""
+    while value.inplace or value.op == "mutated":
+        value = value.args[0]
+    made = definition(value) if value.op == "attribute" else None
+    return made is not None and made.op == "dict"
 
 
 def _plain(value: Value) -> bool:

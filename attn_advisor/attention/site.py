@@ -110,6 +110,9 @@ def _assemble(output: Value, side: int, upper: Chain, lower: Chain, soft: tuple[
     rank = _rank_evidence(axes.out, before, behind, soft[1], output, side, shapes)
     if rank is not None and "..." in axes.out:
         axes = ProductAxes(ax.expand(axes.left, rank), ax.expand(axes.right, rank), ax.expand(axes.out, rank), axes.contracted)
+    extra = _hidden_axes(axes.out, before, behind, output, side)
+    if extra:
+        axes = ProductAxes(ax.expand_tail(axes.left, extra), ax.expand_tail(axes.right, extra), ax.expand_tail(axes.out, extra), axes.contracted)
     sizes = ax.sizes_of(axes, left, right, shapes)
     splits = Splits()
     labels, broken = _follow(axes.out, before, sizes, shapes, splits, unclear)
@@ -147,6 +150,9 @@ def _assemble(output: Value, side: int, upper: Chain, lower: Chain, soft: tuple[
     return site
 
 
+_MOVES = ("reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "permute", "transpose", "rearrange")
+
+
 def factors(product: Value) -> tuple[Value, Value]:
     """The two tensors a product contracts."""
     return (product.args[1], product.args[2]) if product.op == "baddbmm" else (product.args[0], product.args[1])
@@ -177,6 +183,14 @@ def _rank_evidence(labels: Labels, before: list[Link], behind: list[Link], softm
     return None
 
 
+def _hidden_axes(labels: Labels, before: list[Link], behind: list[Link], output: Value, side: int) -> int:
+    """How many of the unknown leading axes a later einsum names."""
+    if "..." not in labels or output.op != "einsum" or any(k.kind in _MOVES for k in (*before, *behind)):
+        return 0
+    term = output.attrs["inputs"][side]
+    return max(0, len(term) - len(labels)) if "..." in term else 0
+
+
 def _follow(labels: Labels, links: list[Link], sizes: dict[str, Dim], shapes: Shapes, splits: Splits, unclear: list[tuple[str, Value]]) -> tuple[Labels, bool]:
     """Labels behind all links. Links under a condition must hand on the axes they were given."""
     outer = links[0].conditions if links else ()
@@ -198,7 +212,7 @@ def _follow(labels: Labels, links: list[Link], sizes: dict[str, Dim], shapes: Sh
         if link.kind in ("getitem", "part", "mutated", "topk", "sort", "repeat", "repeat_interleave", "pad", "movedim", "einops_repeat"):
             unclear.append((link.kind, link.value))
             return labels, True
-        if link.kind in ("unknown", "cat"):
+        if link.kind in ("unknown", "cat", "loop"):
             unclear.append((link.kind, link.value))
             continue
         try:

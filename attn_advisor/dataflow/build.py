@@ -48,7 +48,7 @@ def bind(op: str, args: list[Value], kwargs: dict[str, Value]) -> tuple[list[str
     for name, value in given.items():
         names.append(renamed.get(name, name) if renamed.get(name, name) in signature or name not in signature else name)
         operands.append(value)
-    if signature and "input" in signature and "input" in names and names[0] != "input":
+    if signature and signature[0] == "input" and "input" in names and names[0] != "input":
         at = names.index("input")
         names.insert(0, names.pop(at))
         operands.insert(0, operands.pop(at))

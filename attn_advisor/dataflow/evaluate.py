@@ -229,6 +229,10 @@ class Evaluator:
                 items.append(self.eval(element, frame))
         return self.value(op, items, node, frame)
 
+    def eval_Dict(self, node: ast.Dict, frame: Frame) -> Value:
+        keys = [self.eval(k, frame) for k in node.keys if k is not None]
+        return self.value("dict", [*keys, *(self.eval(v, frame) for v in node.values)], node, frame)
+
     def eval_Starred(self, node: ast.Starred, frame: Frame) -> Value:
         return self.value("starred", (self.eval(node.value, frame),), node, frame)
 
@@ -489,8 +493,8 @@ class Evaluator:
             if own and kind == "Sequential" and args and function.op == "attribute":
                 value: Value = args[0]
                 for index, item in enumerate(made.args):
-                    slot = self.value("getitem", (function, build.constant(index, None, None)), node, frame, names=("input", "index"))
-                    value = self.module_call(slot, item, [value], {}, node, frame) or self.value("apply", (slot, value), node, frame, names=("function", "_0"))
+                    slot = self.value("getitem", (function, build.constant(index, None, None)), None, frame, names=("input", "index"))
+                    value = self.module_call(slot, item, [value], {}, node, frame) or self.value("apply", (slot, value), node, frame, names=("function", "_0"), _made=item)
                 return value
             return None
         if made.op == "phi":

@@ -285,9 +285,11 @@ class Shapes:
     def _scalar(self, v: Value) -> bool:
         if v.op in _SCALARS:
             return True
+        if v.op == "param":
+            return getattr(v.frame.function if v.frame else None, "name", "") == "__init__"
         if v.op in ("attribute", "buffer"):
             made = definition(v)
-            return made is not None and (made.op in ("const", "pow", "number") or made.op in ("div", "mul", "sqrt") and all(self._scalar(a) or a.op == "param" for a in made.args))
+            return made is not None and (made.op in ("const", "pow", "number") or made.op in ("div", "mul", "sqrt") and all(self._scalar(a) for a in made.args))
         if v.op in ("pow", "div", "mul"):
             return all(self._scalar(a) for a in v.args)
         return False

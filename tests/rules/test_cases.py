@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +17,13 @@ PATH = "/cases/subject.py"
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
-def cases(kind: str) -> Iterator[object]:
-    for rule in load_pages([shipped_pages()]).rules.values():
-        for number, case in enumerate(rule.cases, 1):
-            if rule.stage == "static" and getattr(case, kind):
-                yield pytest.param(rule, case, id=f"{rule.code}-{number}")
+def cases(kind: str) -> list[Any]:
+    return [
+        pytest.param(rule, case, id=f"{rule.code}-{number}")
+        for rule in load_pages([shipped_pages()]).rules.values()
+        for number, case in enumerate(rule.cases, 1)
+        if rule.stage == "static" and getattr(case, kind)
+    ]
 
 
 def settings(rule: Rule, case: Case) -> Settings:

@@ -63,7 +63,10 @@ def row(shape: tuple[int, int, int, int], dtype: torch.dtype, flush: torch.Tenso
         "sdpa_mask": lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=~drop),
         "sdpa_causal": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
     }
-    forced = [(name, getattr(SDPBackend, name)) for name in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH")]
+    forced = [
+        (name, getattr(SDPBackend, name))
+        for name in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH")
+    ]
     result: dict[str, object] = {"shape": shape, "dtype": str(dtype), "train": train}
     for name, call in calls.items():
         result[name] = timed(call, (q, k, v), gradient, flush, train)
@@ -78,7 +81,11 @@ def row(shape: tuple[int, int, int, int], dtype: torch.dtype, flush: torch.Tenso
 
 
 def timed(
-    call: Callable[[], torch.Tensor], leaves: tuple[torch.Tensor, ...], gradient: torch.Tensor, flush: torch.Tensor, train: bool
+    call: Callable[[], torch.Tensor],
+    leaves: tuple[torch.Tensor, ...],
+    gradient: torch.Tensor,
+    flush: torch.Tensor,
+    train: bool,
 ) -> float:
     if train:
         return median_ms(lambda: torch.autograd.grad(call(), leaves, gradient), flush)

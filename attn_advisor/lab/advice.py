@@ -62,7 +62,9 @@ def fastest(result: Result, names: Iterable[str]) -> dict[str, Any] | None:
     return min(rows, key=lambda r: r["median_ms"], default=None)
 
 
-def compare(better: dict[str, Any] | None, baseline: dict[str, Any] | None, min_speedup: float, **values: str) -> list[Advice]:
+def compare(
+    better: dict[str, Any] | None, baseline: dict[str, Any] | None, min_speedup: float, **values: str
+) -> list[Advice]:
     """The advice that `better` replaces `baseline`, if it is faster by the factor asked for and by more than the spread of both."""
     if not better or not baseline or not clearly_faster(better, baseline, min_speedup):
         return []
@@ -144,7 +146,10 @@ def faster_backend(measured: Measured) -> list[Advice]:
     """ATN908: a backend or flash-attn kernel other than the one the default takes."""
     result, least = measured
     default = row(result, "sdpa")
-    others = fastest(result, ("sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_math", "flash_attn_2", "flash_attn_3", "flash_attn_4"))
+    others = fastest(
+        result,
+        ("sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_math", "flash_attn_2", "flash_attn_3", "flash_attn_4"),
+    )
     if default and others and others["backend"] == default["backend"]:
         return []
     return compare(others, default, least, default=(default or {}).get("backend") or "default")
@@ -163,7 +168,9 @@ def compiled(measured: Measured) -> list[Advice]:
 def in_place(measured: Measured) -> list[Advice]:
     """ATN911: score changes in place where nothing else helps."""
     result, _ = measured
-    if fastest(result, (c["name"] for c in result["candidates"] if c["name"] not in ("as_written", "inplace", "sdpa_math"))):
+    if fastest(
+        result, (c["name"] for c in result["candidates"] if c["name"] not in ("as_written", "inplace", "sdpa_math"))
+    ):
         return []
     return compare(row(result, "inplace"), row(result, "as_written"), 1.03)
 

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ def attention_program(source: Source) -> Program:
     missing = (takes.get("rewritten") or set()) - set(found.free) - {found.self_name}
     if missing:
         functions.pop("rewritten")
-        unavailable["rewritten"] = f"the rewrite reads {', '.join(sorted(map(str, missing)))}, which the cut does not hold"
+        unavailable["rewritten"] = (
+            f"the rewrite reads {', '.join(sorted(map(str, missing)))}, which the cut does not hold"
+        )
     versions = {name: version_of(name) for name in functions}
     try:
         specs, owner, notes, tiny = _solve_attention(source, versions["as_written"])
@@ -69,15 +72,19 @@ def _compile(function: ast.FunctionDef, namespace: dict[str, Any], path: Path) -
     return made
 
 
-def _solve_attention(source: Source, version: Version) -> tuple[tuple[Spec, ...], Callable[[str, Sizes], Any], list[str], Sizes]:
+def _solve_attention(
+    source: Source, version: Version
+) -> tuple[tuple[Spec, ...], Callable[[str, Sizes], Any], list[str], Sizes]:
     """Arguments and owner for which the cut runs at a tiny size."""
     found = source.found
     families = list(free_options(source))
     failures: list[str] = []
 
-    def attempt(specs: tuple[Spec, ...], owner: Any, sizes: Sizes) -> bool:
+    def attempt(sizes: Sizes, owner: Any, specs: tuple[Spec, ...]) -> bool:
         try:
-            values = inputs.make_all([s for s in specs if not s.name.startswith("self.")], sizes, torch.float32, torch.device("cpu"))
+            values = inputs.make_all(
+                [s for s in specs if not s.name.startswith("self.")], sizes, torch.float32, torch.device("cpu")
+            )
             for spec in specs:
                 if spec.name.startswith("self."):
                     put(owner, spec.name[5:], inputs.make(spec, sizes, torch.float32, torch.device("cpu"), 0))
@@ -94,20 +101,22 @@ def _solve_attention(source: Source, version: Version) -> tuple[tuple[Spec, ...]
     for sizes in TINY_ATTENTION:
         if found.self_name is None:
             for options in families:
-                specs = roles.solve(options, lambda chosen: attempt(chosen, None, sizes), limit=60)
+                specs = roles.solve(options, partial(attempt, sizes, None), limit=60)
                 if specs is not None:
                     return specs, lambda name, wanted: None, [], sizes
             continue
         for owner_of, extra, note in _owners(source, sizes, attribute_options):
             owner = owner_of("as_written", sizes)
             for options in families:
-                specs = roles.solve(options + extra, lambda chosen: attempt(chosen, owner, sizes), limit=60)
+                specs = roles.solve(options + extra, partial(attempt, sizes, owner), limit=60)
                 if specs is not None:
                     return specs, owner_of, note, sizes
     raise CannotRun(_explain(source, failures))
 
 
-def _owners(source: Source, sizes: Sizes, attribute_options: Any) -> Iterator[tuple[Callable[[str, Sizes], Any], list[list[Spec]], list[str]]]:
+def _owners(
+    source: Source, sizes: Sizes, attribute_options: Any
+) -> Iterator[tuple[Callable[[str, Sizes], Any], list[list[Spec]], list[str]]]:
     """What may stand behind self: an instance of the class, else an object that has the attributes the cut reads."""
     made = source.class_named(source.loaded)
     overrides = source.overrides("init")
@@ -119,8 +128,8 @@ def _owners(source: Source, sizes: Sizes, attribute_options: Any) -> Iterator[tu
     node = source.class_node()
 
     def stand_in(name: str, wanted: Sizes) -> Any:
-        base = made if made is not None and issubclass(made, torch.nn.Module) else torch.nn.Module
-        owner = base.__new__(base)
+        base: type = made if made is not None and issubclass(made, torch.nn.Module) else torch.nn.Module
+        owner: Any = object.__new__(base)
         torch.nn.Module.__init__(owner)
         if node is not None:
             for key, value in instantiate.initial_values(node, wanted, source.loaded.namespace, overrides).items():

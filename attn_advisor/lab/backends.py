@@ -19,7 +19,10 @@ KERNELS = (
     ("efficient", r"fmha_cutlass|efficient_attention|mem_eff"),
     ("flex", r"triton_.*flex|flex_attention"),
 )
-OPS = (("flash", r"flash_attention_for_cpu"), ("math", r"scaled_dot_product_attention_math|_scaled_dot_product_attention_math"))
+OPS = (
+    ("flash", r"flash_attention_for_cpu"),
+    ("math", r"scaled_dot_product_attention_math|_scaled_dot_product_attention_math"),
+)
 
 BY_SPEED = ("cudnn", "flash", "efficient", "math")
 MEMBERS = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
@@ -53,7 +56,15 @@ def rejections(call: Call, device: torch.device) -> dict[str, str]:
         return {"cudnn": "only on CUDA", "efficient": "only on CUDA"} | _cpu_flash(call)
     found: dict[str, str] = {}
     for name in ("cudnn", "flash", "efficient"):
-        ask = getattr(torch.backends.cuda, {"cudnn": "can_use_cudnn_attention", "flash": "can_use_flash_attention", "efficient": "can_use_efficient_attention"}[name], None)
+        ask = getattr(
+            torch.backends.cuda,
+            {
+                "cudnn": "can_use_cudnn_attention",
+                "flash": "can_use_flash_attention",
+                "efficient": "can_use_efficient_attention",
+            }[name],
+            None,
+        )
         if ask is None:
             found[name] = "not in this torch"
             continue
@@ -94,7 +105,13 @@ def chosen_by_torch(call: Call) -> str:
     from torch.nn.attention import SDPBackend
 
     number = torch._fused_sdp_choice(
-        call.query, call.key, call.value, attn_mask=call.attn_mask, dropout_p=call.dropout_p, is_causal=call.is_causal, scale=call.scale
+        call.query,
+        call.key,
+        call.value,
+        attn_mask=call.attn_mask,
+        dropout_p=call.dropout_p,
+        is_causal=call.is_causal,
+        scale=call.scale,
     )
     member = SDPBackend(number).name
     return next((name for name, value in MEMBERS.items() if value == member), member.lower())

@@ -14,7 +14,12 @@ from attn_advisor.lab import sdpa
 from attn_advisor.lab.job import FLASH_ATTN
 from attn_advisor.lab.programs import Program, Setup
 
-BACKENDS = {"sdpa_flash": "FLASH_ATTENTION", "sdpa_efficient": "EFFICIENT_ATTENTION", "sdpa_cudnn": "CUDNN_ATTENTION", "sdpa_math": "MATH"}
+BACKENDS = {
+    "sdpa_flash": "FLASH_ATTENTION",
+    "sdpa_efficient": "EFFICIENT_ATTENTION",
+    "sdpa_cudnn": "CUDNN_ATTENTION",
+    "sdpa_math": "MATH",
+}
 WHAT_IFS = ("causal_flag", "bfloat16")
 """Runs behind a prescription, measured like candidates but not listed among them."""
 
@@ -96,7 +101,9 @@ def _flash_attn(name: str, version: str, calls: list[sdpa.Call], device: torch.d
     try:
         function = sdpa.flash_attn(number)
     except Exception as error:
-        raise Unavailable(f"FlashAttention {number} is not installed ({type(error).__name__}: {error})"[:200]) from error
+        raise Unavailable(
+            f"FlashAttention {number} is not installed ({type(error).__name__}: {error})"[:200]
+        ) from error
     if calls[0].query.dtype not in (torch.float16, torch.bfloat16):
         raise Unavailable("only for float16 and bfloat16")
     replace = sdpa.through_flash_attn(function)
@@ -106,7 +113,11 @@ def _flash_attn(name: str, version: str, calls: list[sdpa.Call], device: torch.d
 def flash_attn_installed() -> list[str]:
     """Candidate names of the FlashAttention packages that can be found, without importing them."""
     found: list[str] = []
-    for name, module in (("flash_attn_2", "flash_attn.flash_attn_interface"), ("flash_attn_3", "flash_attn_interface"), ("flash_attn_4", "flash_attn.cute")):
+    for name, module in (
+        ("flash_attn_2", "flash_attn.flash_attn_interface"),
+        ("flash_attn_3", "flash_attn_interface"),
+        ("flash_attn_4", "flash_attn.cute"),
+    ):
         with contextlib.suppress(Exception):
             if importlib.util.find_spec(module) is not None:
                 found.append(name)

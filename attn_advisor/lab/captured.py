@@ -31,7 +31,9 @@ class CapturedProgram(Program):
     seen: dict[str, Any] = field(default_factory=dict)
 
     def setup(self, sizes: Sizes, dtype: torch.dtype, device: torch.device, mode: str, seed: int = 0) -> Setup:
-        owner = self.owner("as_written", sizes).to(device=device, dtype=dtype).train(mode == "train").requires_grad_(False)
+        owner = (
+            self.owner("as_written", sizes).to(device=device, dtype=dtype).train(mode == "train").requires_grad_(False)
+        )
         arguments = inputs.make_all(self.module_specs, sizes, dtype, device, seed)
         found = captured(owner, arguments, self.seen)
         values = {spec.name: _leaf(found[spec.name], mode == "train" and spec.grad) for spec in self.specs}
@@ -70,11 +72,11 @@ def program(source: Source, versions: dict[str, Version], unavailable: dict[str,
 
     tree = transform.capturing(source.tree, source.found.statements)
     loaded = source.load(tree, "captured", {transform.CAPTURE: capture})
-    made = source.class_named(loaded)
-    assert made is not None
+    again = source.class_named(loaded)
+    assert again is not None
 
     def owner(version: str, sizes: Sizes) -> Any:
-        return instantiate.rebuild(made, sizes, loaded.namespace, source.constructor_overrides(), place)
+        return instantiate.rebuild(again, sizes, loaded.namespace, source.constructor_overrides(), place)
 
     arguments = inputs.make_all(module_specs, tiny, torch.float32, torch.device("cpu"))
     found = captured(owner("", tiny).eval(), arguments, seen)
@@ -84,7 +86,16 @@ def program(source: Source, versions: dict[str, Version], unavailable: dict[str,
     specs = tuple(_spec(source, name, found[name], tiny) for name in source.found.free)
     notes = [*source.notes, "the attention's inputs were captured from a run of the module"]
     return CapturedProgram(
-        "attention", specs, versions, owner, unavailable, notes, tiny, source.found.rows, module_specs=module_specs, seen=seen
+        "attention",
+        specs,
+        versions,
+        owner,
+        unavailable,
+        notes,
+        tiny,
+        source.found.rows,
+        module_specs=module_specs,
+        seen=seen,
     )
 
 
@@ -97,7 +108,9 @@ def _spec(source: Source, name: str, value: Any, tiny: Sizes) -> Spec:
         axes = "".join(_letter(length, tiny) for length in value.shape)
         return Spec(name, role, axes, pattern="captured", kind="bool", grad=value.is_floating_point())
     letter = _letter(value, tiny) if isinstance(value, int) and not isinstance(value, bool) else "1"
-    return Spec(name, "size", value=partial(side, letter)) if letter not in "1?" else Spec(name, "captured", value=value)
+    return (
+        Spec(name, "size", value=partial(side, letter)) if letter not in "1?" else Spec(name, "captured", value=value)
+    )
 
 
 def _letter(length: int, tiny: Sizes) -> str:

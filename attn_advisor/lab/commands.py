@@ -20,18 +20,58 @@ NO_TORCH = "torch is not installed here; measuring needs it: pip install 'attn-a
 
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[TARGETS]...")
-@click.option("--shape", "shapes", multiple=True, metavar="B=4,H=16,S=4096,D=64", help="Sizes to measure at; repeat it for a sweep. L defaults to S.")
-@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES), help="Default: bfloat16 on CUDA, float32 on the CPU.")
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="B=4,H=16,S=4096,D=64",
+    help="Sizes to measure at; repeat it for a sweep. L defaults to S.",
+)
+@click.option(
+    "--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES), help="Default: bfloat16 on CUDA, float32 on the CPU."
+)
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|cpu", help="Where to measure.")
-@click.option("--mode", type=click.Choice(["forward", "train", "both"]), default="forward", show_default=True, help="train: forward and backward.")
-@click.option("--level", type=click.Choice(["auto", "attention", "module"]), default="auto", show_default=True, help="auto: the module where it can be built.")
+@click.option(
+    "--mode",
+    type=click.Choice(["forward", "train", "both"]),
+    default="forward",
+    show_default=True,
+    help="train: forward and backward.",
+)
+@click.option(
+    "--level",
+    type=click.Choice(["auto", "attention", "module"]),
+    default="auto",
+    show_default=True,
+    help="auto: the module where it can be built.",
+)
 @click.option("--candidates", metavar="LIST", help=f"Comma-separated, of: {', '.join(ALL_CANDIDATES)}.")
-@click.option("--compile", "compiled", is_flag=True, help="Also torch.compile and flex_attention, which take minutes to compile.")
-@click.option("--budget", type=click.FloatRange(min=0.1), default=6.0, show_default=True, metavar="SECONDS", help="Time for measuring a target.")
-@click.option("--min-speedup", type=click.FloatRange(min=1.0), default=1.1, show_default=True, metavar="X", help="Least gain that is prescribed or, with --fix, applied.")
+@click.option(
+    "--compile", "compiled", is_flag=True, help="Also torch.compile and flex_attention, which take minutes to compile."
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0.1),
+    default=6.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time for measuring a target.",
+)
+@click.option(
+    "--min-speedup",
+    type=click.FloatRange(min=1.0),
+    default=1.1,
+    show_default=True,
+    metavar="X",
+    help="Least gain that is prescribed or, with --fix, applied.",
+)
 @click.option("--fix", is_flag=True, help="Apply the safe rewrites that agreed and gained at least --min-speedup.")
-@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the JSON to a file too.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the report as HTML.")
+@click.option(
+    "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the JSON to a file too."
+)
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the report as HTML."
+)
 @FORMAT
 def profile(**options: Any) -> None:
     """Run detected attention against its rewrites: times, memory, errors, and what to do.
@@ -90,7 +130,9 @@ def chosen_candidates(given: str | None, compiled: bool) -> list[str]:
         names = [n.strip() for n in given.split(",") if n.strip()]
         unknown = [n for n in names if n not in ALL_CANDIDATES]
         if unknown:
-            raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(ALL_CANDIDATES)}", param_hint="--candidates")
+            raise click.BadParameter(
+                f"{unknown[0]!r} is none of {', '.join(ALL_CANDIDATES)}", param_hint="--candidates"
+            )
     else:
         names = [*CANDIDATES, *installed_flash_attn()]
     names += [n for n in COMPILED if compiled and n not in names]
@@ -114,14 +156,21 @@ def measure_all(found: list[Any], options: dict[str, Any]) -> list[dict[str, Any
     from attn_advisor.lab import advice, console, session
 
     full = options["output_format"] == "full"
-    out = Console(record=options["html"] is not None, quiet=not full and options["html"] is None, file=None if full else open_null())
+    out = Console(
+        record=options["html"] is not None,
+        quiet=not full and options["html"] is None,
+        file=None if full else open_null(),
+    )
     results: list[dict[str, Any]] = []
     applicable: list[tuple[Any, list[dict[str, Any]]]] = []
     with _progress(len(found)) as listen:
         for number, target in enumerate(found):
             mine = session.measure(target.job, listen(number, target))
             for result in mine:
-                result.setdefault("prescriptions", advice.prescriptions(result, options["min_speedup"]) if result["candidates"] else [])
+                result.setdefault(
+                    "prescriptions",
+                    advice.prescriptions(result, options["min_speedup"]) if result["candidates"] else [],
+                )
                 console.show(out, result)
             results += mine
             applicable.append((target, mine))
@@ -148,7 +197,13 @@ def _progress(total: int) -> Iterator[Callable[[int, Any], Callable[[dict[str, A
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=max(total, 1))
 
@@ -167,10 +222,18 @@ def _progress(total: int) -> Iterator[Callable[[int, Any], Callable[[dict[str, A
 
 
 @click.command()
-@click.option("--gpu", "gpus", multiple=True, metavar="NAME", help="Answer from the table for another GPU (A100, L4, H100, ...); ALL for all.")
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="NAME",
+    help="Answer from the table for another GPU (A100, L4, H100, ...); ALL for all.",
+)
 @click.option("--shape", default="", metavar="B=4,H=16,S=4096,D=64", help="Sizes of the call.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", show_default=True)
-@click.option("--mask", type=click.Choice(["none", "causal", "bool", "float", "float-grad"]), default="none", show_default=True)
+@click.option(
+    "--mask", type=click.Choice(["none", "causal", "bool", "float", "float-grad"]), default="none", show_default=True
+)
 @click.option("--dropout", type=float, default=0.0)
 @click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|cpu")
 @FORMAT

@@ -74,7 +74,9 @@ def _candidates(result: dict[str, Any]) -> Table:
     for found in rows:
         label = LABELS.get(found["name"], found["name"])
         if found["median_ms"] is None:
-            table.add_row(Text(label, style="dim"), "", "", "", "", "", *[""] * (1 + train), Text(found["reason"], style="dim"))
+            table.add_row(
+                Text(label, style="dim"), "", "", "", "", "", *[""] * (1 + train), Text(found["reason"], style="dim")
+            )
             continue
         style = "bold green" if found["median_ms"] == best else ""
         speedup = found["speedup"]
@@ -97,7 +99,14 @@ def _number(value: float | None) -> str:
 
 
 def _breakdown(result: dict[str, Any]) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="bold dim", title="where the time of the code as written goes", title_style="dim", title_justify="left")
+    table = Table(
+        box=None,
+        padding=(0, 1),
+        header_style="bold dim",
+        title="where the time of the code as written goes",
+        title_style="dim",
+        title_justify="left",
+    )
     table.add_column("line", justify="right")
     table.add_column("source", no_wrap=True, max_width=64)
     table.add_column("operation")
@@ -121,7 +130,9 @@ def _breakdown(result: dict[str, Any]) -> Table:
 
 def _prescription(advice: dict[str, Any]) -> Text:
     gain = f"  saves {milliseconds(advice['gain_ms'])} ms, x{advice['speedup']:.2f}" if advice["gain_ms"] else ""
-    return Text.assemble("  ", (advice["code"], "bold yellow"), f" {advice['message']}. {advice['prescription']}", (gain, "green"))
+    return Text.assemble(
+        "  ", (advice["code"], "bold yellow"), f" {advice['message']}. {advice['prescription']}", (gain, "green")
+    )
 
 
 def verdict(result: dict[str, Any]) -> str:
@@ -132,7 +143,9 @@ def verdict(result: dict[str, Any]) -> str:
     sdpa = row(result, "sdpa")
     if written is None:
         reason = next(c["reason"] for c in result["candidates"] if c["name"] == "as_written")
-        return f"the code as written does not run here ({reason})" + (f"; SDPA does, in {milliseconds(sdpa['median_ms'])} ms." if sdpa else ".")
+        return f"the code as written does not run here ({reason})" + (
+            f"; SDPA does, in {milliseconds(sdpa['median_ms'])} ms." if sdpa else "."
+        )
     if best is None or best["speedup"] < 1.02:
         reason = next((c["reason"] for c in result["candidates"] if c["name"] == "sdpa" and c["reason"]), "")
         return "nothing measured is faster than the code as written" + (f"; no SDPA: {reason}." if reason else ".")

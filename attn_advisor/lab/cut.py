@@ -98,7 +98,9 @@ def build(found: Cut, statements: list[ast.stmt] | None = None, name: str = "att
     return ast.fix_missing_locations(made)
 
 
-def _enclosing(source: SourceText, tree: ast.Module, start: int, end: int) -> tuple[Function | None, ast.ClassDef | None]:
+def _enclosing(
+    source: SourceText, tree: ast.Module, start: int, end: int
+) -> tuple[Function | None, ast.ClassDef | None]:
     """Innermost function whose span holds the offsets, and the class it is a method of."""
     function: Function | None = None
     owner: ast.ClassDef | None = None
@@ -115,7 +117,10 @@ def _enclosing(source: SourceText, tree: ast.Module, start: int, end: int) -> tu
                 function, owner = child, parent
                 visit(child, None)
             else:
-                visit(child, child if isinstance(child, ast.ClassDef) else parent if isinstance(node, ast.ClassDef) else None)
+                visit(
+                    child,
+                    child if isinstance(child, ast.ClassDef) else parent if isinstance(node, ast.ClassDef) else None,
+                )
 
     visit(tree, None)
     return function, owner
@@ -229,7 +234,9 @@ class _Reader(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._bound.add(node.name)
-        names = {a.arg for a in node.args.args} | {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        names = {a.arg for a in node.args.args} | {
+            n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
         self._scoped(node, names)
 
 
@@ -242,6 +249,8 @@ def _output(function: Function, statements: list[ast.stmt], reader: _Reader) -> 
     if not stored:
         raise CannotCut("the attention's last statement assigns no name")
     row = last.end_lineno or last.lineno
-    later = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and n.lineno > row and isinstance(n.ctx, ast.Load)}
+    later = {
+        n.id for n in ast.walk(function) if isinstance(n, ast.Name) and n.lineno > row and isinstance(n.ctx, ast.Load)
+    }
     used = [name for name in stored if name in later]
     return (used or stored)[-1]

@@ -54,7 +54,10 @@ def reference(program: Program, setup: Setup, how: Plan, train: bool, device: to
         if "dtype" not in str(error) and "scalar type" not in str(error):
             raise
         results = slices.run(program, setup, how, torch.float32, train, heads_that_fit(setup, device))
-        return Reference(results, note=f"the code does not run in float64 ({str(error).splitlines()[0][:120]}): the reference is float32")
+        return Reference(
+            results,
+            note=f"the code does not run in float64 ({str(error).splitlines()[0][:120]}): the reference is float32",
+        )
 
 
 def difference(value: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -63,7 +66,9 @@ def difference(value: torch.Tensor, wanted: torch.Tensor) -> float:
         return math.inf
     largest = 0.0
     rows = max(1, value.shape[0]) if value.dim() else 1
-    for a, b in zip(value.reshape(rows, -1), wanted.reshape(rows, -1)):  # a row at a time: no second copy of everything in float64
+    for a, b in zip(
+        value.reshape(rows, -1), wanted.reshape(rows, -1)
+    ):  # a row at a time: no second copy of everything in float64
         gap = torch.where(torch.isfinite(b), a.double() - b.double(), 0.0).abs().max() if a.numel() else a.new_zeros(())
         number = float(gap)
         largest = math.inf if math.isnan(number) else max(largest, number)

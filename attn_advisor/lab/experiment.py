@@ -22,9 +22,12 @@ Progress = Callable[[str, str], None]
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
-def run(job: Job, program: Program, sizes: Sizes, dtype: str, mode: str, device: torch.device, progress: Progress) -> dict[str, Any]:
+def run(
+    job: Job, program: Program, sizes: Sizes, dtype: str, mode: str, device: torch.device, progress: Progress
+) -> dict[str, Any]:
     """The JSON object of one measurement, without the prescriptions. Raises what the program itself raises."""
     train = mode == "train"
+    _fits(sizes, DTYPES[dtype], device)
     torch.manual_seed(job.seed)
     progress("inputs", "")
     setup = program.setup(sizes, DTYPES[dtype], device, mode, job.seed)
@@ -48,7 +51,11 @@ def run(job: Job, program: Program, sizes: Sizes, dtype: str, mode: str, device:
             runnable.append(candidate)
     _profile(runnable, rows, setup, train, device, progress)
     runnable = [c for c in runnable if rows[c.name]["ok"] or c.loose]
-    timings = measure.times(runnable, setup, train, device, job.budget / job.parts, lambda name: progress("time", name)) if runnable else {}
+    timings = (
+        measure.times(runnable, setup, train, device, job.budget / job.parts, lambda name: progress("time", name))
+        if runnable
+        else {}
+    )
     for name, timing in timings.items():
         rows[name] |= {"median_ms": timing.median_ms, "iqr_ms": timing.iqr_ms, "runs": timing.runs}
     written = rows["as_written"]["median_ms"]
@@ -66,7 +73,9 @@ def run(job: Job, program: Program, sizes: Sizes, dtype: str, mode: str, device:
         "dtype": dtype,
         "mode": mode,
         "inputs": describe(setup.specs, setup.values),
-        "candidates": [rows[n] for n in names if n not in candidates.WHAT_IFS and (n in job.candidates or n == "as_written")],
+        "candidates": [
+            rows[n] for n in names if n not in candidates.WHAT_IFS and (n in job.candidates or n == "as_written")
+        ],
         "what_ifs": {n: rows[n] for n in candidates.WHAT_IFS if n in rows and rows[n]["median_ms"]},
         "rows": list(program.rows),
         "notes": [*program.notes, *([reference.note] if reference.note else [])],
@@ -78,10 +87,34 @@ def run(job: Job, program: Program, sizes: Sizes, dtype: str, mode: str, device:
     return result
 
 
+class TooLarge(Exception):
+    """The scores alone would not fit into the machine's memory."""
+
+
+def _fits(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> None:
+    """On the CPU, too large a size would end processes instead of raising: refuse it. Raises TooLarge."""
+    scores = 3 * sizes.B * sizes.H * sizes.L * sizes.S * dtype.itemsize  # two in use and one being made
+    free = memory.free_bytes(device)
+    if device.type == "cpu" and 0 < free < scores:
+        raise TooLarge(
+            f"{sizes}: the scores take {scores / 2**30:.1f} GiB, of which {free / 2**30:.1f} are free; give a smaller --shape"
+        )
+
+
 def empty(name: str) -> dict[str, Any]:
     """A candidate's row with nothing measured."""
     row: dict[str, Any] = {"name": name, "ok": False, "reason": ""}
-    keys = ("median_ms", "iqr_ms", "runs", "peak_bytes", "kernels", "backend", "max_abs_error", "max_grad_error", "speedup")
+    keys = (
+        "median_ms",
+        "iqr_ms",
+        "runs",
+        "peak_bytes",
+        "kernels",
+        "backend",
+        "max_abs_error",
+        "max_grad_error",
+        "speedup",
+    )
     return row | dict.fromkeys(keys)
 
 
@@ -101,8 +134,16 @@ def _sdpa_calls(program: Program, setup: Setup) -> tuple[list[sdpa.Call], str]:
 
 
 def _checked(
-    name: str, program: Program, setup: Setup, calls: list[sdpa.Call], problem: str, reference: equivalence.Reference,
-    train: bool, row: dict[str, Any], how: slices.Plan, device: torch.device,
+    name: str,
+    program: Program,
+    setup: Setup,
+    calls: list[sdpa.Call],
+    problem: str,
+    reference: equivalence.Reference,
+    train: bool,
+    row: dict[str, Any],
+    how: slices.Plan,
+    device: torch.device,
 ) -> Candidate | None:
     """The candidate, if it runs; its row gets errors and verdict."""
     try:
@@ -114,7 +155,9 @@ def _checked(
                 warnings.simplefilter("ignore")
                 found = _results(candidate, setup, train)
         except RuntimeError as error:
-            refusal = _rejected(calls, device).get(name.removeprefix("sdpa_")) if "No available kernel" in str(error) else ""
+            refusal = (
+                _rejected(calls, device).get(name.removeprefix("sdpa_")) if "No available kernel" in str(error) else ""
+            )
             if refusal:
                 raise Unavailable(refusal) from error
             raise
@@ -161,7 +204,12 @@ def _results(candidate: Candidate, setup: Setup, train: bool) -> slices.Results:
 
 
 def _written_by_slices(
-    program: Program, setup: Setup, how: slices.Plan, train: bool, reference: equivalence.Reference, device: torch.device
+    program: Program,
+    setup: Setup,
+    how: slices.Plan,
+    train: bool,
+    reference: equivalence.Reference,
+    device: torch.device,
 ) -> None:
     """Errors of the code as written where it does not fit as a whole."""
     dtype = next(v.dtype for v in setup.values.values() if isinstance(v, torch.Tensor) and v.is_floating_point())
@@ -176,7 +224,9 @@ def _finite(value: float | None) -> float | None:
 def fatal(error: BaseException) -> bool:
     """Errors after which the CUDA context is lost: the worker must end."""
     text = str(error)
-    return isinstance(error, RuntimeError) and ("CUDA error" in text or "device-side assert" in text or "illegal memory access" in text)
+    return isinstance(error, RuntimeError) and (
+        "CUDA error" in text or "device-side assert" in text or "illegal memory access" in text
+    )
 
 
 def reason_of(error: BaseException) -> str:
@@ -185,7 +235,12 @@ def reason_of(error: BaseException) -> str:
 
 
 def _profile(
-    runnable: list[Candidate], rows: dict[str, dict[str, Any]], setup: Setup, train: bool, device: torch.device, progress: Progress
+    runnable: list[Candidate],
+    rows: dict[str, dict[str, Any]],
+    setup: Setup,
+    train: bool,
+    device: torch.device,
+    progress: Progress,
 ) -> None:
     """Kernels, backend and peak memory of each candidate."""
     for candidate in runnable:
@@ -198,7 +253,9 @@ def _profile(
             found = tracing.trace(step, device)
         row["kernels"] = found.kernels
         row["backend"] = _named_backend(candidate, found)
-        row["peak_bytes"] = measure.peak_bytes(candidate, setup, train, device) if device.type == "cuda" else found.peak_bytes
+        row["peak_bytes"] = (
+            measure.peak_bytes(candidate, setup, train, device) if device.type == "cuda" else found.peak_bytes
+        )
 
 
 def _named_backend(candidate: Candidate, found: tracing.Trace) -> str | None:

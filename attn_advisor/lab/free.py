@@ -81,7 +81,14 @@ def _options(source: Source, name: str, unpacked: dict[str, str], layout: dict[s
     value = roles.number(name, Sizes(2, 2, 2, 2, 2))
     made = [] if value is None else [_plain(name, "flag" if isinstance(value, bool) else "size", name)]
     sizes = [_plain(name, "size", letter) for letter in ("l", "s", "b", "h", "d", "c")]
-    return [*made, Spec(name, "none"), Spec(name, "flag", value=False), *roles.hidden_specs(name)[:1], *_bias_options(name)[:2], *sizes]
+    return [
+        *made,
+        Spec(name, "none"),
+        Spec(name, "flag", value=False),
+        *roles.hidden_specs(name)[:1],
+        *_bias_options(name)[:2],
+        *sizes,
+    ]
 
 
 def _means_nothing(name: str) -> bool:
@@ -139,7 +146,9 @@ def _split_from_projection(source: Source, name: str) -> bool:
         if isinstance(node, ast.Assign) and node.lineno < first_row:
             stored = {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
             text = re.sub(r"\s", "", ast.unparse(node.value))
-            if name in stored and re.search(r"transpose\((1,2|-2,-3|-3,-2|2,1)\)|permute\(\(?0,2,1,3|bn\(?hd\)?->bhnd|->\w*bhnd", text):
+            if name in stored and re.search(
+                r"transpose\((1,2|-2,-3|-3,-2|2,1)\)|permute\(\(?0,2,1,3|bn\(?hd\)?->bhnd|->\w*bhnd", text
+            ):
                 return True
     return False
 
@@ -191,7 +200,11 @@ def attribute_options(source: Source, owner: Any) -> list[list[Spec]]:
     read: list[str] = []
     for statement in source.found.statements:
         for node in ast.walk(statement):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == source.found.self_name:
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == source.found.self_name
+            ):
                 if isinstance(node.ctx, ast.Load) and not hasattr(owner, node.attr) and node.attr not in read:
                     read.append(node.attr)
     options: list[list[Spec]] = []
@@ -200,13 +213,21 @@ def attribute_options(source: Source, owner: Any) -> list[list[Spec]]:
         if roles.means(r".*(softmax|attend)", name):
             options.append([Spec(attribute, "object", value=torch.nn.Softmax(dim=-1))])
         elif roles.means(r".*(drop|dropout)\w*", name):
-            options.append([Spec(attribute, "object", value=torch.nn.Dropout(0.1)), Spec(attribute, "dropout", value=0.1)])
+            options.append(
+                [Spec(attribute, "object", value=torch.nn.Dropout(0.1)), Spec(attribute, "dropout", value=0.1)]
+            )
         elif roles.means(roles.MASK, name):
             options.append([*roles.mask_specs(attribute, pattern="causal", drop=False), Spec(attribute, "none")])
         elif roles.number(name, Sizes(2, 2, 2, 2, 2)) is not None:
             options.append([_plain_attribute(name)])
         else:
-            options.append([Spec(attribute, "object", value=torch.nn.Identity()), Spec(attribute, "flag", value=False), Spec(attribute, "none")])
+            options.append(
+                [
+                    Spec(attribute, "object", value=torch.nn.Identity()),
+                    Spec(attribute, "flag", value=False),
+                    Spec(attribute, "none"),
+                ]
+            )
     return options
 
 

@@ -66,4 +66,4 @@ def _reason(name: str, capability: tuple[int, int], ask: Ask) -> str:
     if ask.sizes.D % 8:
         return "head size is not a multiple of 8"
     limit = 256 if capability == (9, 0) else 128
-    return f"head size above {limit}" if ask.sizes.D > limit else ""
+    return f"head size above {limit}" if limit < ask.sizes.D else ""

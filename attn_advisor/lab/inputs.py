@@ -80,11 +80,19 @@ def describe(specs: Sequence[Spec], values: dict[str, Any]) -> list[dict[str, An
         value = values[spec.name]
         row: dict[str, Any] = {"name": spec.name, "role": spec.role}
         if isinstance(value, torch.Tensor):
-            row |= {"shape": list(value.shape), "stride": list(value.stride()), "dtype": str(value.dtype).removeprefix("torch.")}
+            row |= {
+                "shape": list(value.shape),
+                "stride": list(value.stride()),
+                "dtype": str(value.dtype).removeprefix("torch."),
+            }
             row["requires_grad"] = value.requires_grad
             if spec.role == "mask":
-                row["kind"] = f"{spec.pattern} {spec.kind}" + (" (True hides)" if spec.drop and spec.kind != "additive" else "")
+                row["kind"] = f"{spec.pattern} {spec.kind}" + (
+                    " (True hides)" if spec.drop and spec.kind != "additive" else ""
+                )
         else:
-            row["value"] = value if isinstance(value, (int, float, str, bool, type(None), list, tuple)) else repr(value)[:80]
+            row["value"] = (
+                value if isinstance(value, (int, float, str, bool, type(None), list, tuple)) else repr(value)[:80]
+            )
         rows.append(row)
     return rows

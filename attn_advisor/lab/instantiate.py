@@ -34,7 +34,9 @@ class InferredConfig:
         if name.startswith("__"):
             raise AttributeError(name)
         value = attribute(name, self._sizes)
-        if value is None and not roles.means(r".*(dtype|device|layers?|pattern|cls|type|ratio|fn|func|impl\w*|quant\w*|config)", name):
+        if value is None and not roles.means(
+            r".*(dtype|device|layers?|pattern|cls|type|ratio|fn|func|impl\w*|quant\w*|config)", name
+        ):
             raise AttributeError(f"config attribute {name!r} has no usual meaning")
         self._guessed.append(name)
         self.__dict__[name] = value
@@ -73,7 +75,9 @@ def attribute(name: str, sizes: Sizes) -> Any:
     return roles.number(name, sizes)
 
 
-def usual(name: str, annotation: Any, sizes: Sizes, namespace: dict[str, Any], overrides: dict[str, Any]) -> Iterator[Any]:
+def usual(
+    name: str, annotation: Any, sizes: Sizes, namespace: dict[str, Any], overrides: dict[str, Any]
+) -> Iterator[Any]:
     """Values to try for a required parameter, the likeliest first. Raises nothing; yields nothing if the name says nothing."""
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     if roles.means(CONFIG, name) or text.endswith(("Config", "Args", "Configuration")):
@@ -102,13 +106,17 @@ def usual(name: str, annotation: Any, sizes: Sizes, namespace: dict[str, Any], o
         yield None
 
 
-def configs(text: str, annotation: Any, sizes: Sizes, namespace: dict[str, Any], overrides: dict[str, Any]) -> Iterator[Any]:
+def configs(
+    text: str, annotation: Any, sizes: Sizes, namespace: dict[str, Any], overrides: dict[str, Any]
+) -> Iterator[Any]:
     """Config objects to try: the annotated class, config classes of the file, and one inferred from what is read."""
     found = [annotation] if inspect.isclass(annotation) and not issubclass(annotation, (str, dict)) else []
     named = namespace.get(text.strip("'\""))
     found += [named] if inspect.isclass(named) and named not in found else []
     found += [
-        v for k, v in namespace.items() if inspect.isclass(v) and k.endswith(("Config", "Args", "Configuration")) and v not in found
+        v
+        for k, v in namespace.items()
+        if inspect.isclass(v) and k.endswith(("Config", "Args", "Configuration")) and v not in found
     ]
     for made in found:
         try:
@@ -133,14 +141,22 @@ def fill_config(made: type, sizes: Sizes, overrides: dict[str, Any]) -> Any:
     if not dataclasses.is_dataclass(made):
         for name in [n for n in vars(made) if not n.startswith("_")]:
             value = overrides.get(name, _sized(name, getattr(made, name), sizes))
-            if value is not None and not callable(getattr(made, name)) and not isinstance(getattr(made, name), property):
+            if (
+                value is not None
+                and not callable(getattr(made, name))
+                and not isinstance(getattr(made, name), property)
+            ):
                 setattr(instance, name, value)
     return instance
 
 
 def _sized(name: str, default: Any, sizes: Sizes) -> Any:
     """A size for a parameter that has a default: only sizes are replaced, never flags, rates or scales."""
-    if isinstance(default, bool) or not (default is None or isinstance(default, int)) or isinstance(default, Placeholder):
+    if (
+        isinstance(default, bool)
+        or not (default is None or isinstance(default, int))
+        or isinstance(default, Placeholder)
+    ):
         return None
     for pattern in (roles.KV_HEADS, roles.HEADS, roles.HEAD_DIM, roles.CONTEXT, roles.WIDTH):
         if roles.means(pattern, name) and not roles.means(r"p|rate", name):
@@ -149,10 +165,12 @@ def _sized(name: str, default: Any, sizes: Sizes) -> Any:
     return None
 
 
-def candidates(made: type, sizes: Sizes, namespace: dict[str, Any], overrides: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def candidates(
+    made: type, sizes: Sizes, namespace: dict[str, Any], overrides: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Constructor arguments to try for the class."""
     try:
-        parameters = list(inspect.signature(made.__init__).parameters.values())[1:]
+        parameters = list(inspect.signature(made).parameters.values())
     except (TypeError, ValueError) as error:
         raise CannotBuild(f"the signature of {made.__name__} cannot be read ({error})") from error
     fixed: dict[str, Any] = {}
@@ -191,9 +209,11 @@ def build(
             return place, instance
         error = error or "no arguments were found that its forward accepts"
     required = [
-        p.name for p in list(inspect.signature(made.__init__).parameters.values())[1:] if p.default is p.empty and p.kind in (0, 1, 3)
+        p.name for p in inspect.signature(made).parameters.values() if p.default is p.empty and p.kind in (0, 1, 3)
     ]
-    raise CannotBuild(f"{made.__name__}({', '.join(required)}) could not be built: {error or 'no constructor arguments were found'}")
+    raise CannotBuild(
+        f"{made.__name__}({', '.join(required)}) could not be built: {error or 'no constructor arguments were found'}"
+    )
 
 
 def rebuild(made: type, sizes: Sizes, namespace: dict[str, Any], overrides: dict[str, Any], place: int) -> Any:
@@ -203,7 +223,9 @@ def rebuild(made: type, sizes: Sizes, namespace: dict[str, Any], overrides: dict
     return made(**arguments)
 
 
-def initial_values(class_node: ast.ClassDef, sizes: Sizes, namespace: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+def initial_values(
+    class_node: ast.ClassDef, sizes: Sizes, namespace: dict[str, Any], overrides: dict[str, Any]
+) -> dict[str, Any]:
     """What `__init__` assigns to self, evaluated line by line as far as its parameters' names have a usual meaning."""
     found: dict[str, Any] = {}
     init = next((n for n in class_node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)

@@ -49,7 +49,9 @@ def parse_sizes(text: str, default: Sizes) -> Sizes:
     for part in filter(None, re.split(r"[,\s]+", text)):
         match = re.fullmatch(r"([BHLSD])=([1-9]\d*)", part)
         if not match:
-            raise ValueError(f"{part!r}: expected B, H, L, S or D, an equals sign and a positive number (B=4,H=16,S=4096,D=64)")
+            raise ValueError(
+                f"{part!r}: expected B, H, L, S or D, an equals sign and a positive number (B=4,H=16,S=4096,D=64)"
+            )
         given[match[1]] = int(match[2])
     if "S" in given and "L" not in given:
         given["L"] = given["S"]

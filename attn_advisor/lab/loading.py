@@ -37,7 +37,7 @@ class Placeholder:
         return Placeholder(f"{self._name}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs and (isinstance(args[0], type) or isinstance(args[0], types.FunctionType)):
+        if len(args) == 1 and not kwargs and isinstance(args[0], (type, types.FunctionType)):
             return args[0]  # used as a decorator
         return Placeholder(f"{self._name}()")
 
@@ -63,7 +63,9 @@ class Placeholder:
     def _fail(self, *args: Any) -> Any:
         raise MissingPackage(f"{self._name} could not be imported")
 
-    __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __truediv__ = __matmul__ = __int__ = __float__ = _fail  # type: ignore[assignment]
+    __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __truediv__ = __matmul__ = __int__ = __float__ = (
+        _fail  # type: ignore[assignment]
+    )
 
 
 class _Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -200,7 +202,9 @@ def _step(statement: ast.stmt, path: Path, namespace: dict[str, Any], loaded: Lo
             _step(ast.copy_location(bare, statement), path, namespace, loaded)
 
 
-def _import_one(statement: ast.Import | ast.ImportFrom, alias: ast.alias, path: Path, namespace: dict[str, Any]) -> None:
+def _import_one(
+    statement: ast.Import | ast.ImportFrom, alias: ast.alias, path: Path, namespace: dict[str, Any]
+) -> None:
     """One name of a failed import: itself if it can be had alone, else a placeholder."""
     if isinstance(statement, ast.Import):
         single: ast.stmt = ast.Import([alias])

@@ -29,7 +29,9 @@ def run_backends(options: dict[str, Any]) -> int:
         for name in names:
             match = next((known for known in GPUS if known.lower() == name.lower()), None)
             if match is None:
-                raise click.BadParameter(f"{name!r} is not in the table, which has {', '.join(GPUS)}", param_hint="--gpu")
+                raise click.BadParameter(
+                    f"{name!r} is not in the table, which has {', '.join(GPUS)}", param_hint="--gpu"
+                )
             ask = Ask(sizes, options["dtype"], options["mask"], options["dropout"])
             rows.append({"device": match, "source": "table", **serve(GPUS[match], ask)})
     else:
@@ -64,11 +66,15 @@ def _asked_of_torch(options: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
     if device.type == "cpu" and not options["shape"]:
         sizes = CPU_SIZES
     dtype = getattr(torch, options["dtype"])
-    q, k, v = (torch.randn(sizes.B, sizes.H, n, sizes.D, dtype=dtype, device=device) for n in (sizes.L, sizes.S, sizes.S))
+    q, k, v = (
+        torch.randn(sizes.B, sizes.H, n, sizes.D, dtype=dtype, device=device) for n in (sizes.L, sizes.S, sizes.S)
+    )
     call = Call(q, k, v, dropout_p=options["dropout"], is_causal=options["mask"] == "causal")
     if options["mask"] in ("bool", "float", "float-grad"):
         keep = torch.ones(sizes.L, sizes.S, dtype=torch.bool, device=device).tril()
-        call.attn_mask = keep if options["mask"] == "bool" else torch.zeros(sizes.L, sizes.S, dtype=dtype, device=device)
+        call.attn_mask = (
+            keep if options["mask"] == "bool" else torch.zeros(sizes.L, sizes.S, dtype=dtype, device=device)
+        )
         if options["mask"] == "float-grad":
             call.attn_mask.requires_grad_()
     call.run()
@@ -78,20 +84,38 @@ def _asked_of_torch(options: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
         forecast = backends.chosen_by_torch(call)
     rejected = backends.rejections(call, device)
     label = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return {"device": label, "source": f"torch {torch.__version__}", "shape": str(sizes), "chosen": ran or forecast, "forecast": forecast, "rejected": rejected}
+    return {
+        "device": label,
+        "source": f"torch {torch.__version__}",
+        "shape": str(sizes),
+        "chosen": ran or forecast,
+        "forecast": forecast,
+        "rejected": rejected,
+    }
 
 
 def _show_backends(rows: list[dict[str, Any]], sizes: Sizes, options: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"SDPA at {rows[0].get('shape', sizes)}, {options['dtype']}, mask {options['mask']}", title_justify="left", box=None, padding=(0, 1))
+    table = Table(
+        title=f"SDPA at {rows[0].get('shape', sizes)}, {options['dtype']}, mask {options['mask']}",
+        title_justify="left",
+        box=None,
+        padding=(0, 1),
+    )
     for column in ("device", "gets", "not", "because", "source"):
         table.add_column(column)
     for row in rows:
         first = True
         for name, reason in row["rejected"].items() or [("", "")]:
-            table.add_row(row["device"] if first else "", row["chosen"] if first else "", name, reason, row["source"] if first else "")
+            table.add_row(
+                row["device"] if first else "",
+                row["chosen"] if first else "",
+                name,
+                reason,
+                row["source"] if first else "",
+            )
             first = False
         if not row["rejected"]:
             table.add_row(row["device"], row["chosen"], "", "every backend can serve this call", row["source"])
@@ -126,7 +150,12 @@ def _examine() -> list[dict[str, Any]]:
 
     add("python", True, f"{platform.python_version()} ({sys.executable})", "")
     if importlib.util.find_spec("torch") is None:
-        add("torch", False, "not installed", "profile, check --verify and this list's other rows: pip install 'attn-advisor[profile]'")
+        add(
+            "torch",
+            False,
+            "not installed",
+            "profile, check --verify and this list's other rows: pip install 'attn-advisor[profile]'",
+        )
         return rows
     try:
         import torch
@@ -135,14 +164,28 @@ def _examine() -> list[dict[str, Any]]:
         return rows
     add("torch", True, torch.__version__, "")
     cuda = torch.cuda.is_available()
-    state = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}" if cuda else f"none seen (torch is built for {_built_for(torch)})"
-    add("GPU", cuda, state, "profile measures on the CPU: times and kernels of GPUs are not seen, flash, cuDNN and efficient kernels neither")
+    state = (
+        f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+        if cuda
+        else f"none seen (torch is built for {_built_for(torch)})"
+    )
+    add(
+        "GPU",
+        cuda,
+        state,
+        "profile measures on the CPU: times and kernels of GPUs are not seen, flash, cuDNN and efficient kernels neither",
+    )
     for name in ("flash", "efficient", "cudnn", "math"):
         ok, why = _works(name, "cuda" if cuda else "cpu")
         add(f"SDPA {name}", ok, why, "that backend is not measured" if cuda else "only on CUDA")
     for number, package in ((2, "flash-attn"), (3, "flash-attn-3"), (4, "flash-attn-4")):
         ok, state = _flash_attn(number, package)
-        add(f"FlashAttention {number}", ok, state, f"the candidate flash_attn_{number}: pip install {package}" + (" (from source)" if number == 3 else ""))
+        add(
+            f"FlashAttention {number}",
+            ok,
+            state,
+            f"the candidate flash_attn_{number}: pip install {package}" + (" (from source)" if number == 3 else ""),
+        )
     flex = importlib.util.find_spec("torch.nn.attention.flex_attention") is not None
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     triton = importlib.util.find_spec("triton") is not None
@@ -154,7 +197,13 @@ def _examine() -> list[dict[str, Any]]:
 
 
 def _built_for(torch: Any) -> str:
-    return f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}" if torch.version.hip else "the CPU"
+    return (
+        f"CUDA {torch.version.cuda}"
+        if torch.version.cuda
+        else f"ROCm {torch.version.hip}"
+        if torch.version.hip
+        else "the CPU"
+    )
 
 
 def _works(name: str, device: str) -> tuple[bool, str]:

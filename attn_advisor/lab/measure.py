@@ -116,7 +116,12 @@ class Clock:
 
 
 def times(
-    candidates: list[Candidate], setup: Setup, train: bool, device: torch.device, budget: float, progress: Callable[[str], None]
+    candidates: list[Candidate],
+    setup: Setup,
+    train: bool,
+    device: torch.device,
+    budget: float,
+    progress: Callable[[str], None],
 ) -> dict[str, Timing]:
     """Median times of all candidates within `budget` seconds. Each round runs every candidate once, starting with another one."""
     clock = Clock(device)

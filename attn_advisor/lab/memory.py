@@ -79,5 +79,3 @@ def _peak(candidate: Candidate, setup: Setup, train: bool, device: torch.device)
     if device.type == "cuda":
         return measure.peak_bytes(candidate, setup, train, device)
     return tracing.trace(measure.step_of(candidate, setup, train), device).peak_bytes
-
-

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,7 +48,9 @@ def module_program(source: Source) -> Program:
     def call(owner: Any, values: dict[str, Any]) -> torch.Tensor:
         return first_tensor(owner(**values))
 
-    return Program("module", specs, dict.fromkeys(trees, call), owner, unavailable, source.notes, tiny, source.found.rows)
+    return Program(
+        "module", specs, dict.fromkeys(trees, call), owner, unavailable, source.notes, tiny, source.found.rows
+    )
 
 
 def module_class(source: Source) -> type:
@@ -68,7 +71,7 @@ def solved(source: Source, made: type) -> tuple[int, tuple[Spec, ...], Sizes]:
     problems: list[str] = []
     chosen: tuple[Spec, ...] = ()
 
-    def accept(instance: Any, sizes: Sizes) -> bool:
+    def accept(sizes: Sizes, instance: Any) -> bool:
         nonlocal chosen
         instance.eval()
 
@@ -96,7 +99,7 @@ def solved(source: Source, made: type) -> tuple[int, tuple[Spec, ...], Sizes]:
     error = ""
     for sizes in TINY_MODULE:
         try:
-            place, _ = instantiate.build(made, sizes, source.loaded.namespace, overrides, lambda i: accept(i, sizes))
+            place, _ = instantiate.build(made, sizes, source.loaded.namespace, overrides, partial(accept, sizes))
             return place, chosen, sizes
         except instantiate.CannotBuild as failure:
             error = error or str(failure)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from attn_advisor.lab import cut as cutting
-from attn_advisor.lab import inputs, roles, transform
+from attn_advisor.lab import inputs, roles
 from attn_advisor.lab.job import Job, Sizes
 from attn_advisor.lab.loading import Loaded, load
 from attn_advisor.lab.roles import Spec
@@ -150,7 +150,11 @@ class Source:
     @property
     def notes(self) -> list[str]:
         """What of the file could not be imported or run."""
-        return [f"not importable here, replaced by placeholders: {', '.join(self.loaded.missing[:6])}"] if self.loaded.missing else []
+        return (
+            [f"not importable here, replaced by placeholders: {', '.join(self.loaded.missing[:6])}"]
+            if self.loaded.missing
+            else []
+        )
 
     def class_named(self, loaded: Loaded) -> type | None:
         name = self.found.class_name
@@ -189,7 +193,9 @@ def no_dropout(setup: Setup) -> Iterator[None]:
     for owner in {id(o): o for o in setup.owners.values()}.values():
         for module in owner.modules() if isinstance(owner, torch.nn.Module) else ():
             for key, value in list(vars(module).items()):
-                rate = isinstance(value, float) and (roles.means(r".*drop.*", key) or isinstance(module, torch.nn.modules.dropout._DropoutNd))
+                rate = isinstance(value, float) and (
+                    roles.means(r".*drop.*", key) or isinstance(module, torch.nn.modules.dropout._DropoutNd)
+                )
                 if rate:
                     put(module, key, 0.0)
     saved = dict(setup.values)

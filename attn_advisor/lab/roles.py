@@ -117,19 +117,34 @@ def mask_specs(name: str, *, kind: str = "bool", pattern: str = "", drop: bool =
     first, second = (row, square) if pattern == "padding" else (square, row)
     base = Spec(name, "mask", kind=kind, drop=drop)
     made = [replace(base, axes=axes, pattern=pattern) for axes in first]
-    return made + [replace(base, axes=axes, pattern="padding") for axes in second if pattern != "padding"] + [
-        replace(base, axes=axes, pattern=pattern) for axes in second if pattern == "padding"
-    ]
+    return (
+        made
+        + [replace(base, axes=axes, pattern="padding") for axes in second if pattern != "padding"]
+        + [replace(base, axes=axes, pattern=pattern) for axes in second if pattern == "padding"]
+    )
 
 
 def hidden_specs(name: str, role: str = "hidden", *, keys: bool = False) -> list[Spec]:
     """A module's input: a sequence of embeddings, heads already split, an image, or sequence first."""
     sequence = "s" if keys else "l"
-    axes = [f"b{sequence}c", f"bh{sequence}d", "bcyx", f"{sequence}bc", f"{sequence}c", f"bc{sequence}", f"b{sequence}hd", f"n{sequence}d", "byxc", f"b{sequence}d"]
+    axes = [
+        f"b{sequence}c",
+        f"bh{sequence}d",
+        "bcyx",
+        f"{sequence}bc",
+        f"{sequence}c",
+        f"bc{sequence}",
+        f"b{sequence}hd",
+        f"n{sequence}d",
+        "byxc",
+        f"b{sequence}d",
+    ]
     return [Spec(name, role, a, grad=True) for a in axes]
 
 
-def solve(options: Sequence[Sequence[Spec]], attempt: Callable[[tuple[Spec, ...]], bool], limit: int = 240) -> tuple[Spec, ...] | None:
+def solve(
+    options: Sequence[Sequence[Spec]], attempt: Callable[[tuple[Spec, ...]], bool], limit: int = 240
+) -> tuple[Spec, ...] | None:
     """The first combination for which `attempt` succeeds, the likeliest (smallest sum of places in the lists) first."""
     for combination in itertools.islice(_by_likelihood(options), limit):
         if attempt(combination):

@@ -29,7 +29,14 @@ class Call:
         """The call as it was made."""
         extra: dict[str, Any] = {"enable_gqa": True} if self.enable_gqa else {}
         return F.scaled_dot_product_attention(
-            self.query, self.key, self.value, attn_mask=self.attn_mask, dropout_p=self.dropout_p, is_causal=self.is_causal, scale=self.scale, **extra
+            self.query,
+            self.key,
+            self.value,
+            attn_mask=self.attn_mask,
+            dropout_p=self.dropout_p,
+            is_causal=self.is_causal,
+            scale=self.scale,
+            **extra,
         )
 
     def causal_by_value(self) -> bool:
@@ -44,7 +51,9 @@ class Call:
         if mask.dtype != torch.bool and not bool((mask[~keep] < -1e4).all()):
             return False
         lower = torch.ones(length, keys, dtype=torch.bool, device=mask.device).tril()
-        return all(torch.equal(part, lower) for part in keep.reshape(-1, length, keys)[:64]) and bool((keep == lower).all())
+        return all(torch.equal(part, lower) for part in keep.reshape(-1, length, keys)[:64]) and bool(
+            (keep == lower).all()
+        )
 
 
 class Intercept(TorchFunctionMode):
@@ -91,7 +100,16 @@ def in_bfloat16(call: Call) -> torch.Tensor:
     mask = call.attn_mask
     if mask is not None and mask.is_floating_point():
         mask = mask.to(low)
-    made = Call(call.query.to(low), call.key.to(low), call.value.to(low), mask, call.dropout_p, call.is_causal, call.scale, call.enable_gqa)
+    made = Call(
+        call.query.to(low),
+        call.key.to(low),
+        call.value.to(low),
+        mask,
+        call.dropout_p,
+        call.is_causal,
+        call.scale,
+        call.enable_gqa,
+    )
     return made.run().to(call.query.dtype)
 
 
@@ -103,7 +121,7 @@ def flash_attn(version: int) -> FlashFunction:
     if version == 2:
         from flash_attn import flash_attn_func
     elif version == 3:
-        from flash_attn_interface import flash_attn_func
+        from flash_attn_interface import flash_attn_func  # type: ignore[import-not-found,no-redef]
     else:
         from flash_attn.cute import flash_attn_func
     found: FlashFunction = flash_attn_func
@@ -144,14 +162,20 @@ def through_flex(calls: list[Call]) -> Callable[[Call], torch.Tensor]:
             continue
         mask = call.attn_mask
         if mask is None or call.causal_by_value():
-            blocks.append(create_block_mask(lambda b, h, i, j: i >= j, None, None, length, keys, device=call.query.device))
+            blocks.append(
+                create_block_mask(lambda b, h, i, j: i >= j, None, None, length, keys, device=call.query.device)
+            )
         elif mask.dtype == torch.bool:
             four = mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape)).expand(-1, -1, length, keys)
             nb, nh = four.shape[:2]
             blocks.append(
                 create_block_mask(
                     lambda b, h, i, j, four=four, nb=nb, nh=nh: four[b if nb > 1 else 0, h if nh > 1 else 0, i, j],
-                    nb if nb > 1 else None, nh if nh > 1 else None, length, keys, device=call.query.device,
+                    nb if nb > 1 else None,
+                    nh if nh > 1 else None,
+                    length,
+                    keys,
+                    device=call.query.device,
                 )
             )
         else:
@@ -168,9 +192,19 @@ def through_flex(calls: list[Call]) -> Callable[[Call], torch.Tensor]:
             block = next(turn)
         mask, score_mod = call.attn_mask, None
         if mask is not None and mask.dtype != torch.bool and block is None:
-            four = mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape)).expand(call.query.shape[0], call.query.shape[1], *call.query.shape[-2:-1], call.key.shape[-2])
+            four = mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape)).expand(
+                call.query.shape[0], call.query.shape[1], *call.query.shape[-2:-1], call.key.shape[-2]
+            )
             score_mod = lambda s, b, h, i, j: s + four[b, h, i, j]  # noqa: E731
-        out: torch.Tensor = compiled(call.query, call.key, call.value, score_mod=score_mod, block_mask=block, scale=call.scale, enable_gqa=call.enable_gqa)
+        out: torch.Tensor = compiled(
+            call.query,
+            call.key,
+            call.value,
+            score_mod=score_mod,
+            block_mask=block,
+            scale=call.scale,
+            enable_gqa=call.enable_gqa,
+        )
         return out
 
     return replace

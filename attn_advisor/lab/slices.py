@@ -15,7 +15,24 @@ from attn_advisor.lab.job import Sizes
 from attn_advisor.lab.programs import Program, Setup, doubled, no_dropout
 from attn_advisor.lab.roles import Spec, side
 
-OUTPUTS = ("bhld", "blhd", "blc", "nld", "lbc", "lnd", "bcl", "bcyx", "byxc", "bhdl", "bld", "lbhd", "hbld", "ld", "lc", "nle")
+OUTPUTS = (
+    "bhld",
+    "blhd",
+    "blc",
+    "nld",
+    "lbc",
+    "lnd",
+    "bcl",
+    "bcyx",
+    "byxc",
+    "bhdl",
+    "bld",
+    "lbhd",
+    "hbld",
+    "ld",
+    "lc",
+    "nle",
+)
 
 
 @dataclass(frozen=True)
@@ -128,7 +145,11 @@ def run(program: Program, setup: Setup, how: Plan, dtype: torch.dtype, train: bo
             where = taken(output, how.output, sizes, b, heads)
             where.copy_(made.detach())
             if train:
-                upstream = gradient_of(made.to(_dtype(setup))) if gradient is None else taken(gradient, how.output, sizes, b, heads)
+                upstream = (
+                    gradient_of(made.to(_dtype(setup)))
+                    if gradient is None
+                    else taken(gradient, how.output, sizes, b, heads)
+                )
                 found = backward(made, leaves(part, "as_written"), upstream.to(made.dtype))
                 _gather(grads, found, setup, b, heads)
         del made
@@ -151,7 +172,9 @@ def _pieces(how: Plan, sizes: Sizes, heads_at_once: int) -> Iterator[tuple[int |
             yield b, (h, min(h + step, sizes.H))
 
 
-def _part(setup: Setup, owner: Any, b: int | None, heads: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Setup:
+def _part(
+    setup: Setup, owner: Any, b: int | None, heads: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> Setup:
     """The setup of one slice: tensors narrowed and cast, numbers as for the slice's sizes."""
     sizes = setup.sizes
     smaller = replace(sizes, B=sizes.B if b is None else 1, H=heads[1] - heads[0])
@@ -171,7 +194,9 @@ def _plain(spec: Spec, value: Any, sizes: Sizes, device: torch.device) -> Any:
     return inputs.make(spec, sizes, torch.float64, device, 0) if isinstance(spec.value, partial) else value
 
 
-def _gather(grads: dict[str, torch.Tensor], found: dict[str, torch.Tensor], setup: Setup, b: int | None, heads: tuple[int, int]) -> None:
+def _gather(
+    grads: dict[str, torch.Tensor], found: dict[str, torch.Tensor], setup: Setup, b: int | None, heads: tuple[int, int]
+) -> None:
     axes = {spec.name: spec.axes for spec in setup.specs}
     for name, grad in found.items():
         if name in axes:

@@ -71,7 +71,11 @@ def _in_file(
     if line is not None:
         sites = _at_line(sites, source, line)
     if name is not None:
-        sites = [f for f in sites if f.function == name or f.function.startswith(f"{name}.") or f.function.endswith(f".{name}")]
+        sites = [
+            f
+            for f in sites
+            if f.function == name or f.function.startswith(f"{name}.") or f.function.endswith(f".{name}")
+        ]
     for site in sites:
         yield Target(_job(file, content.text, source, site, settings, options), site, content)
 

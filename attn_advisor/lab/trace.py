@@ -74,7 +74,9 @@ def trace(run: Callable[[], Any], device: torch.device, rows: tuple[int, int] = 
 
 
 def _is_kernel(name: str) -> bool:
-    return not name.startswith(("Memcpy", "Memset", "attn_advisor:", "[memory]", "## ", "ProfilerStep", "Torch-Compiled", "CompiledFx"))
+    return not name.startswith(
+        ("Memcpy", "Memset", "attn_advisor:", "[memory]", "## ", "ProfilerStep", "Torch-Compiled", "CompiledFx")
+    )
 
 
 def _peak(memory: list[tuple[int, int]]) -> tuple[int, int]:

@@ -63,11 +63,18 @@ class InPlace(ast.NodeTransformer):
 
     def _rebind(self, name: str, value: ast.expr) -> ast.expr:
         """`x = x * s` with x a score tensor, which dies here: in place."""
-        if isinstance(value, ast.BinOp) and isinstance(value.left, ast.Name) and value.left.id == name and name in self.fresh:
+        if (
+            isinstance(value, ast.BinOp)
+            and isinstance(value.left, ast.Name)
+            and value.left.id == name
+            and name in self.fresh
+        ):
             method = OPERATORS.get(type(value.op))
             if method:
                 self.changes += 1
-                return ast.copy_location(ast.Call(ast.Attribute(value.left, method, ast.Load()), [value.right], []), value)
+                return ast.copy_location(
+                    ast.Call(ast.Attribute(value.left, method, ast.Load()), [value.right], []), value
+                )
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and name in self.fresh:
             owner = value.func.value
             if value.func.attr in METHODS and isinstance(owner, ast.Name) and owner.id == name:
@@ -98,7 +105,9 @@ def replaced(tree: ast.Module, old: list[ast.stmt], new: list[ast.stmt]) -> ast.
                     return node
             return super().generic_visit(node)
 
-    memo: dict[int, Any] = {id(statement): statement for statement in old}  # kept as they are, so that they are found again
+    memo: dict[int, Any] = {
+        id(statement): statement for statement in old
+    }  # kept as they are, so that they are found again
     return ast.fix_missing_locations(Replace().visit(copy.deepcopy(tree, memo)))
 
 

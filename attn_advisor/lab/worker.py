@@ -102,7 +102,13 @@ def _measure(job: Any, send: Any) -> None:
         send("run", total=len(runs), number=number, **label)
         try:
             found = experiment.run(
-                job, program, sizes, dtype, mode, device, lambda stage, name: send("progress", stage=stage, candidate=name)
+                job,
+                program,
+                sizes,
+                dtype,
+                mode,
+                device,
+                lambda stage, name: send("progress", stage=stage, candidate=name),
             )
         except torch.OutOfMemoryError as error:
             send("failed", reason=f"too large for this device: {str(error).splitlines()[0][:200]}", **label)
@@ -124,7 +130,10 @@ def _device(wanted: str) -> tuple[Any, str]:
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu"), ""
     device = torch.device(wanted)
     if device.type == "cuda" and not torch.cuda.is_available():
-        return None, "no CUDA device is available (torch.cuda.is_available() is False); --device cpu measures on the CPU"
+        return (
+            None,
+            "no CUDA device is available (torch.cuda.is_available() is False); --device cpu measures on the CPU",
+        )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         return None, f"there is no {wanted}: this machine has {torch.cuda.device_count()} CUDA device(s)"
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device, ""

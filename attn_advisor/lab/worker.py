@@ -7,6 +7,7 @@ processes it started. Events are lines of JSON on what was standard output; the 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -91,6 +92,8 @@ def _measure(job: Any, send: Any) -> None:
     except (programs.CannotRun, CannotCut) as error:
         send("fatal", reason=str(error))
         return
+    gc.collect()
+    gc.freeze()  # what is loaded stays: collections between candidates then look at little
     cuda = device.type == "cuda"
     shapes = [parse_sizes(s, CUDA_SIZES if cuda else CPU_SIZES) for s in job.shapes or [""]]
     dtypes = job.dtypes or ["bfloat16" if cuda else "float32"]

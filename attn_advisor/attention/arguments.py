@@ -284,17 +284,26 @@ class Arguments:
                 self.call.assumes.append(f"{name} is a floating tensor")
 
     def _check_fills(self, fills: list[Item], adds: list[Item]) -> None:
-        strengths = {i.fill.strength for i in fills}
-        if len(strengths) > 1 or len({i.fill.number for i in fills}) > 1:
-            self.problem("unsafe", fills[-1].line, "masks with different fills may together hide every key of a row")
+        """What can go wrong where a row may be fully masked by finite fills: the original is then finite too."""
         for item in fills:
             if item.factors and item.fill.strength == "finite" and not (item.fill.number is not None and item.fill.number <= -1e8):
                 self.problem("unsafe", item.line, "the fill is scaled afterwards")
             if any(f.scalar not in ("number", "tensor") for f in item.factors):
                 self.problem("unsafe", item.line, "the fill is multiplied by a factor that may be negative")
+        if not self._may_be_empty(fills):
+            return
         order = self.folded.items
-        if any(order.index(a) > order.index(f) for a in adds for f in fills if f.fill.strength == "finite") and self._may_be_empty(fills):
-            self.problem("unsafe", fills[0].line, "a bias is added after a finite fill, and a row may be fully masked")
+        finite = [i for i in fills if i.fill.strength == "finite"]
+        if any(order.index(a) > order.index(f) for a in adds for f in finite):
+            self.problem("no fix", finite[0].line, "a bias is added after a finite fill, and a row may be fully masked")
+        if len({i.fill.number for i in finite}) > 1:
+            self.problem("no fix", finite[-1].line, "masks with different fills may together hide every key of a row")
+        if any(order.index(i) < order.index(f) for i in fills if i.fill.strength == "inf" for f in finite):
+            self.problem("no fix", finite[-1].line, "a finite fill after one with -inf may fill a whole row")
+        if any(f.scalar not in ("number", "tensor") for i in finite for f in i.factors):
+            self.problem("no fix", finite[0].line, "a learned factor after a finite fill, and a row may be fully masked")
+        if self.site.softmax.op != "softmax":
+            self.problem("no fix", finite[0].line, "a softmax written by hand rounds fully masked rows in its own way")
 
     def _triangle(self, item: Item) -> Triangle | None:
         """The cells an item keeps, if they are a lower triangle."""
@@ -457,7 +466,12 @@ class Arguments:
             raise Inexpressible("a bias and an optional mask with a finite fill")
         keep, some = self._fresh("keep"), self._fresh("some")
         lines = [f"{keep} = {self._laid(self._keep_all(fills)).text}", f"{some} = {keep}.any(dim=-1, keepdim=True){EVENLY}"]
+        hard = [i for i in fills if i.fill.strength == "inf"]
         mask = f"{keep} | ~{some}"
+        if hard:  # what -inf hides stays hidden
+            if adds:
+                raise Inexpressible("a bias and masks with different fills")
+            mask = f"{keep} | (~{some} & {self._laid(self._keep_all(hard)).at(BITAND + 1)})"
         if adds:
             mask = f'{self._laid(self._sum(adds)).at(ATOM)}.masked_fill(~{keep}, float("-inf")).masked_fill(~{some}, 0.0)'
         query = f"{self.texts[0].at(PRODUCT)} * {some}"

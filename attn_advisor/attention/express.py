@@ -58,6 +58,7 @@ class Writer:
         self.used: list[Value] = []  # values reached through a name: they must stay computed
         self.names: set[str] = set()
         self.given = extra or {}  # id of value -> name that the rewrite itself binds
+        self.nodes: dict[int, str] = {}  # id of a syntax node -> what to write instead (a size of the scores, read off the query)
         self._by_value: dict[int, list[str]] = {}
         for name, value in self.env.items():
             if "." not in name:
@@ -133,8 +134,17 @@ class Writer:
             raise Inexpressible("a sequence")
         if value.op in ("part", "phi", "size") and not _stands_for(node, value):
             raise Inexpressible("made by unpacking")
-        replacements: list[tuple[ast.Name, str]] = []
+        if id(node) in self.nodes:
+            return Text(self.nodes[id(node)])
+        replacements: list[tuple[ast.expr, str]] = []
+        done: set[int] = set()
         for inner in ast.walk(node):
+            if id(inner) in done:
+                continue
+            if id(inner) in self.nodes and isinstance(inner, ast.expr):
+                replacements.append((inner, self.nodes[id(inner)]))
+                done.update(id(n) for n in ast.walk(inner))
+                continue
             if isinstance(inner, (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.NamedExpr, ast.Await, ast.Yield, ast.DictComp, ast.SetComp)):
                 raise Inexpressible("an expression with its own names")
             if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr.endswith("_") and not inner.func.attr.endswith("__"):
@@ -280,7 +290,7 @@ def _level(node: ast.expr) -> int:
     return ATOM
 
 
-def _substitute(source, node: ast.expr, replacements: list[tuple[ast.Name, str]]) -> str:  # type: ignore[no-untyped-def]
+def _substitute(source, node: ast.expr, replacements: list[tuple[ast.expr, str]]) -> str:  # type: ignore[no-untyped-def]
     start, end = source.span(node)
     text = source.text[start:end]
     for name, new in sorted(replacements, key=lambda r: -source.offset(r[0].lineno, r[0].col_offset)):

@@ -238,7 +238,7 @@ def _added(site: Site, link: Link, out: Folded) -> None:
     if len(link.rest) > 1:
         out.problems.append(Problem("no fix", line, "an addition with alpha"))
         return
-    if link.kind == "sub" and _shift(term, link.operand, site):
+    if link.kind == "sub" and _shift(term, link.operand, link.labels, site):
         if link.reversed:  # max - scores: the same as -scores
             _factor(Factor(constant(-1), False, link.conditions, "number", line), out)
         return
@@ -254,7 +254,7 @@ def _added(site: Site, link: Link, out: Folded) -> None:
     out.items.append(Item("add", term, link.conditions, link.labels, line, "add", subtract=link.kind == "sub"))
 
 
-def _shift(term: Value, scores: Value, site: Site) -> bool:
+def _shift(term: Value, scores: Value, labels: Labels, site: Site) -> bool:
     """Whether the term is the scores' maximum over the key axis: a shift the softmax does not see."""
     while term.op in ("expand_as", "expand", "detach", "identity"):
         term = term.args[0]
@@ -262,7 +262,9 @@ def _shift(term: Value, scores: Value, site: Site) -> bool:
     while axis.op in ("part", "getitem", "attribute"):
         axis = axis.args[0]
     dim = axis.get("dim")
-    return dim is not None and isinstance(dim.const, int) and dim.const == -1 and _maximum_of(term, scores, dim.const)
+    if dim is None or not isinstance(dim.const, int) or not -len(labels) <= dim.const < len(labels):
+        return False
+    return "..." not in labels[dim.const :] and labels[dim.const] == site.key_axis and _maximum_of(term, scores, dim.const)
 
 
 def _masked(link: Link, out: Folded) -> None:
@@ -285,8 +287,8 @@ def _masked(link: Link, out: Folded) -> None:
     strength = masks.fill_of(fill)
     if strength.strength in ("unknown", "weak"):
         if strength.strength == "weak":
-            text = f"fills masked scores with {strength.number:g}, which does not mask them: kept as it is computed" if strength.number is not None else "a weak fill"
-            out.problems.append(Problem("no fix", line, text))
+            text = f"fills masked scores with {strength.number:g}, which does not mask them" if strength.number is not None else "fills masked scores weakly"
+            out.problems.append(Problem("refuse", line, text))
         else:
             out.problems.append(Problem("no fix", line, "fills masked scores with an unknown number"))
     out.items.append(Item("fill", mask, link.conditions, link.labels, line, link.kind, keep, strength))

@@ -11,21 +11,25 @@ from attn_advisor.dataflow.values import Effect, Frame, Graph, Value
 
 _CHECKS = ("assert", "raise")
 _CALLS = frozenset({"call", "method", "apply", "py_print"})
-_ABOUT = frozenset({"size", "shape", "dtype", "device", "ndim", "dim", "numel", "is_floating_point"})
 
 
 class Liveness:
     """Reachability of values from what a function gives to the outside."""
 
-    def __init__(self, graph: Graph, frame: Frame) -> None:
+    def __init__(self, graph: Graph, frame: Frame, chain: Iterable[Value] = (), about: Iterable[Value] = ()) -> None:
+        """chain: values that a rewrite removes, whose own calls are no reason to keep them; about: sizes of them that are read off elsewhere."""
         self.graph = graph
         self.frame = frame
+        own = {id(v) for v in chain}
+        self.about = {id(v) for v in about}
         self.roots: list[tuple[Value, Effect | None]] = []
         for effect in graph.effects:
             if effect.kind in _CHECKS or effect.kind == "inlined_return" or (effect.kind == "condition" and _only_refuses(effect.stmt)):
                 continue
             self.roots.append((effect.value, effect))
         for value in graph.values:
+            if id(value) in own:
+                continue
             if value.op in _CALLS and value.stmt is not None:
                 self.roots.append((value, None))
             elif value.inplace and storage(value).op in ("param", "attribute", "self", "loop", "opaque", "element", "call", "part", "getitem") and storage(value) is not value:
@@ -43,6 +47,8 @@ class Liveness:
             seen.add(id(value))
             if id(value) == replaced:
                 stack.extend(instead)
+            elif output is not None and id(value) in self.about:
+                continue
             else:
                 stack.extend(value.args)
                 stack.extend(test for test, _ in value.conditions if value.op in _CALLS)
@@ -63,7 +69,7 @@ class Liveness:
                 if id(value) in wanted:
                     found.append((root, effect))
                     break
-                stack.extend(instead if value is output else value.args)
+                stack.extend(instead if value is output else () if id(value) in self.about else value.args)
         return found
 
 
@@ -132,12 +138,14 @@ class Removal:
     def _is_check(self, stmt: ast.If) -> bool:
         return _only_refuses(stmt) and self._needs_removed(stmt.test)
 
-    def dangling(self, replaced: ast.AST) -> list[ast.Name]:
-        """Names that kept code reads although what bound them goes."""
+    def dangling(self, replaced: ast.AST, rewritten: Iterable[ast.AST] = ()) -> list[ast.Name]:
+        """Names that kept code reads although what bound them goes; `rewritten` nodes get new text."""
         bound = {name for stmt, name, _ in self.frame.bindings if stmt in self.removed}
         gone = {id(value) for stmt, _, value in self.frame.bindings if stmt in self.removed}
         gone |= {id(v) for stmt in self.removed for v in self.made.get(stmt, [])}
         skip = {id(n) for n in ast.walk(replaced)}
+        for node in rewritten:
+            skip.update(id(n) for n in ast.walk(node))
         for stmt in self.removed:
             skip.update(id(n) for n in ast.walk(stmt))
         found = []

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from attn_advisor.attention.arguments import Arguments, Call
-from attn_advisor.attention.express import Inexpressible, Writer
-from attn_advisor.attention.fold import Folded, Problem
+from attn_advisor.attention.express import ATOM, Inexpressible, Writer
+from attn_advisor.attention.fold import Folded, Problem, scalar_kind
 from attn_advisor.attention.liveness import Liveness, Removal
-from attn_advisor.attention.site import Site
+from attn_advisor.attention.site import Operand, Site
 from attn_advisor.dataflow.evaluate import storage
 from attn_advisor.dataflow.operations import VIEWS
 from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.statements import Interpreter
-from attn_advisor.dataflow.values import Effect, Frame, Value
+from attn_advisor.dataflow.values import Effect, Frame, Graph, Value
 from attn_advisor.findings import Edit
 from attn_advisor.source.module import Module
 
@@ -35,8 +36,9 @@ class Rewrite:
 def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter, frame: Frame) -> Rewrite:
     """Build the call and its edits. What stands in the way is appended to folded.problems."""
     out = Rewrite()
-    liveness = Liveness(interpreter.graph, frame)
-    before = liveness.live()
+    about = about_scores(site, interpreter.graph, frame)
+    liveness = Liveness(interpreter.graph, frame, site.chain_values, (a.value for a in about))
+    before = Liveness(interpreter.graph, frame).live()
     place = _place(site, frame)
     if isinstance(place, Problem):
         folded.problems.append(place)
@@ -44,6 +46,8 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
         return out
     stmt, node = place
     writer = Writer(frame, stmt)
+    writer.nodes = {id(a.node): a.text for a in about}
+    writer.given.update({id(a.value): a.text for a in about})
     try:
         arguments = Arguments(site, folded, shapes, writer, set(_names(frame.function)))
         out.call = arguments.build()
@@ -54,18 +58,90 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     _note_escapes(site, liveness, writer.used, out)
     if any(p.kind in ("refuse", "no fix", "guard") for p in folded.problems) or out.escapes:
         return out
-    after = liveness.live(site.output, writer.used)
+    needed = [*writer.used, *(v for a in about for v in a.used)]
+    after = liveness.live(site.output, needed)
     removal = Removal(interpreter.graph, frame, before, after, stmt)
-    dangling = removal.dangling(node)
+    dangling = removal.dangling(node, [a.node for a in about])
     if dangling:
         folded.problems.append(Problem("no fix", dangling[0].lineno, f"`{dangling[0].id}` is still used"))
         return out
-    _later_uses(site, folded, interpreter)
+    changes = _later_changes(site, folded, frame)
+    if any(p.kind == "no fix" for p in folded.problems):
+        return out
     name, imported = functional_name(frame.module, frame)
     out.expression = f"{name}.{SDPA}({', '.join(out.call.arguments())}){out.call.suffix}"
     out.edits = Editor(frame.module, removal, stmt, node, out.call, name, imported).edits()
     out.edits += _view_edits(site, frame.module)
+    out.edits += changes
+    out.edits += [Edit(*frame.module.source.span(a.node), a.text) for a in about if id(a.value) in after and not _within(a.node, [node, *removal.removed])]
     return out
+
+
+@dataclass
+class About:
+    """A size, dtype or device of the scores, and how to read it off the query or key."""
+
+    value: Value
+    node: ast.expr
+    text: str
+    used: list[Value]
+
+
+def about_scores(site: Site, graph: Graph, frame: Frame) -> list[About]:
+    """Uses of the scores that only ask for their size, dtype or device."""
+    labels = {id(site.product): site.score_labels}
+    links = [*site.before, *site.behind]
+    labels.update({id(link.operand): link.labels for link in links})
+    for link, following in zip(links, links[1:], strict=False):
+        labels[id(link.value)] = following.labels
+    cast = False
+    same_dtype = {id(site.product)}
+    for link in site.before:
+        if not cast:
+            same_dtype.add(id(link.operand))
+        cast = cast or link.kind in ("cast", "unknown")
+        if not cast:
+            same_dtype.add(id(link.value))
+    found = []
+    for op in ("size", "dtype", "device"):
+        for value in graph.by_op.get(op, []):
+            of = value.args[0]
+            if id(of) not in labels or value.frame is not frame or not isinstance(value.node, ast.expr) or value.stmt is None:
+                continue
+            operand, suffix = site.query, f".{op}"
+            if op == "size":
+                if not isinstance(value.node, (ast.Call, ast.Subscript)):
+                    continue
+                axes, axis = labels[id(of)], value.attrs["axis"]
+                if not -len(axes) <= axis < len(axes) or ("..." in axes and axis >= 0):
+                    continue
+                label = axes[axis]
+                operand = site.query if label == site.query_axis else site.key
+                if label not in (site.query_axis, site.key_axis):
+                    continue
+                suffix = f".size({operand.labels.index(label) - len(operand.labels)})"
+            elif op == "dtype" and id(of) not in same_dtype:
+                continue
+            writer = Writer(frame, value.stmt)
+            try:
+                text = writer.write(_unswapped(operand, suffix)[0]).at(ATOM) + _unswapped(operand, suffix)[1]
+            except Inexpressible:
+                continue
+            found.append(About(value, value.node, text, writer.used))
+    return found
+
+
+def _unswapped(operand: Operand, suffix: str) -> tuple[Value, str]:
+    """The tensor under a swap of the last two axes, with the axis number swapped along."""
+    value = operand.value
+    if value.op == "transpose" and value.attrs.get("dims") in ((-2, -1), (-1, -2)):
+        swapped = {".size(-1)": ".size(-2)", ".size(-2)": ".size(-1)"}
+        return value.args[0], swapped.get(suffix, suffix)
+    return value, suffix
+
+
+def _within(node: ast.AST, others: Iterable[ast.AST]) -> bool:
+    return any(node is inner for other in others for inner in ast.walk(other))
 
 
 def _note_escapes(site: Site, liveness: Liveness, used: list[Value], out: Rewrite) -> None:
@@ -110,8 +186,9 @@ def _names(function: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(function) if isinstance(n, ast.Name)} | {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
 
 
-def _later_uses(site: Site, folded: Folded, interpreter: Interpreter) -> None:
-    """In-place changes of the output, which fused kernels keep for the backward pass."""
+def _later_changes(site: Site, folded: Folded, frame: Frame) -> list[Edit]:
+    """In-place changes of the output, which fused kernels keep for the backward pass, made out of place."""
+    edits: list[Edit] = []
     seen: set[int] = set()
     stack = list(site.output.users)
     while stack:
@@ -120,10 +197,33 @@ def _later_uses(site: Site, folded: Folded, interpreter: Interpreter) -> None:
             continue
         seen.add(id(user))
         if user.inplace and storage(user) is storage(site.output):
-            folded.problems.append(Problem("unsafe", user.line, "changes the output in place, which SDPA keeps for the backward pass"))
-            return
+            edit = _out_of_place(user, frame) if user.args[0] is site.output else None
+            if edit is None:
+                folded.problems.append(Problem("no fix", user.line, "changes the output in place, which SDPA keeps for the backward pass"))
+                return []
+            edits.append(edit)
+            continue
         if user.op in VIEWS or user.op == "phi":
             stack.extend(user.users)
+    return edits
+
+
+def _out_of_place(user: Value, frame: Frame) -> Edit | None:
+    """`x *= y` as `x = x * y`, for a plain name and a number, which keeps the dtype."""
+    stmt = user.stmt
+    if user.frame is not frame or not isinstance(stmt, ast.AugAssign) or not isinstance(stmt.target, ast.Name) or len(user.args) != 2:
+        return None
+    if scalar_kind(user.args[1]) != "number":
+        return None
+    source = frame.module.source
+    start, end = source.span(stmt)
+    value = source.segment(stmt.value)
+    sign = {ast.Mult: "*", ast.Div: "/", ast.Add: "+", ast.Sub: "-"}.get(type(stmt.op))
+    if sign is None:
+        return None
+    if not isinstance(stmt.value, (ast.Name, ast.Attribute, ast.Constant, ast.Call, ast.Subscript)):
+        value = f"({value})"
+    return Edit(start, end, f"{stmt.target.id} = {stmt.target.id} {sign} {value}")
 
 
 def _view_edits(site: Site, module: Module) -> list[Edit]:

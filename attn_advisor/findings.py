@@ -47,6 +47,7 @@ class Detection:
     assumes: list[str] = field(default_factory=list)
     fix: Fix | None = None
     verdict: Literal["exact", "guarded", "refuse"] | None = None
+    severity: Severity | None = None  # in place of the page's, where it depends on the case
     prescription: str | None = None  # in place of the page's, where the way out depends on the case
 
 

@@ -17,6 +17,17 @@ _TENSOR_ONLY = set(
     "add_ mul_ div_ sub_ copy_ clamp_ fill_ zero_ long grad cuda cpu is_floating_point narrow index_select is_contiguous baddbmm "
     "sigmoid tanh exp_ norm topk item numel dim masked_scatter index_copy_ unflatten movedim".split()
 )
+_TENSOR_OPERAND = {
+    "masked_fill",
+    "masked_fill_",
+    "matmul",
+    "bmm",
+    "baddbmm",
+    "expand_as",
+    "view_as",
+    "type_as",
+    "masked_select",
+}
 _NOT_FLOATING = re.compile(
     r"mask|(^|_)ids?$|index|indices|(^|_)idx|labels?$|tokens?$|lengths?$|position_ids|input_ids|(^|_)pos$"
 )
@@ -50,8 +61,10 @@ def evidence(module: Module, function: Function) -> set[str]:
             elif name == "einops.rearrange" and isinstance(node.args[0], ast.Name):
                 found.add(node.args[0].id)
             elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-                # self.linear(x) inside forward: what goes into a layer is a tensor
+                # x.masked_fill(mask, ...), then self.linear(x) inside forward: what goes into a layer is a tensor
                 called = node.func.attr
+                if called in _TENSOR_OPERAND and isinstance(node.args[0], ast.Name):
+                    found.add(node.args[0].id)
                 if (
                     node.func.value.id == "self"
                     and function.name == "forward"
@@ -97,7 +110,12 @@ def _argument(argument: ast.arg, number: bool, used_as_tensor: bool) -> Value:
         return NUMBER
     if "Tensor" in annotation:
         if re.search(r"\b(List|Tuple|Sequence|list|tuple|Iterable)\b", annotation):
-            return Value("sequence", element=Value("tensor", memory, node=argument))
+            return Value(
+                "sequence",
+                element=Value(
+                    "tensor", frozenset([Memory("argument", argument.arg, argument, element=True)]), node=argument
+                ),
+            )
         if re.search(r"\b(Dict|dict|Mapping|Callable)\b", annotation):
             return OBJECT
         return Value("tensor", memory, node=argument)

@@ -85,23 +85,25 @@ def record(state: State, op: str, form: Form, bound: dict[str, Value], results: 
     needing = {name for name, value in bound.items() if any(state.needs_gradient(t) for t in tensors(value))}
     if op == "einsum":
         return  # operands one by one: see `einsum`
+    sure = state.is_trained(t for value in bound.values() for t in tensors(value))
     for kept, needs in form.saves.items():
         if not needing.intersection(needs):
             continue
         if kept.startswith("result"):
             at = int(kept[7:] or 0)
             if at < len(results):
-                state.keep(results[at].memory, Saved(op, "result", node))
+                state.keep(results[at], Saved(op, "result", node, sure=sure))
         else:
             for value in tensors(bound.get(kept)):
-                state.keep(value.memory, Saved(op, kept, node))
+                state.keep(value, Saved(op, kept, node, sure=sure))
 
 
 def einsum(state: State, operands: list[Value], node: ast.AST) -> None:
     """A product keeps each operand for the gradients of the others."""
+    sure = state.is_trained(operands)
     for at, value in enumerate(operands):
         if any(state.needs_gradient(other) for index, other in enumerate(operands) if index != at):
-            state.keep(value.memory, Saved("einsum", "operand", node))
+            state.keep(value, Saved("einsum", "operand", node, sure=sure))
 
 
 def apply(
@@ -120,7 +122,7 @@ def apply(
     if forms is None or op in CREATORS:
         made = new(op, node, contiguous=True if op in CREATORS else None, detached=not gradients)
         if flows and op not in CREATORS:
-            state.give_gradient(made.memory)
+            state.give_gradient(made.memory, state.is_trained(inputs))
         return made
     form, bound = bind(forms, args, kwargs)
     first = next((t for name in form.args if name in bound for t in tensors(bound[name])), None)
@@ -141,7 +143,7 @@ def apply(
     if len(form.saves) and any(name.startswith("result.") for name in form.saves) and op in _SEVERAL:
         results = [result, *(new(op, node) for _ in range(_SEVERAL[op] - 1))]
     if flows and not form.constant:
-        state.give_gradient(result.memory)
+        state.give_gradient(result.memory, state.is_trained(inputs))
         record(state, op, form, bound, results, node)
     if op in _SEVERAL and ("dim" in kwargs or len(args) > 1):
         return Value("sequence", items=(result, *(results[1:] or [new(op, node)])), node=node)
@@ -156,8 +158,8 @@ def alias(
     op: str, kind: str, base: Value, node: ast.AST, gradients: bool, state: State, numbers: dict[str, object]
 ) -> Value:
     """The result of an operation that may share its argument's memory."""
-    if kind == "list":
-        outputs = node if gradients else None
+    if kind in ("list", "views"):
+        outputs = node if gradients and kind == "list" else None
         view = base.view(node, op, outputs=outputs or base.outputs, transposed=base.transposed)
         return Value("sequence", element=view, node=node)
     if op in _RESHAPES:
@@ -191,7 +193,7 @@ def copied(op: str, base: Value, node: ast.AST, gradients: bool, state: State) -
     """New memory with the argument's values."""
     result = new(op, node, detached=base.detached or not gradients)
     if gradients and state.needs_gradient(base):
-        state.give_gradient(result.memory)
+        state.give_gradient(result.memory, state.is_trained([base]))
     return result
 
 

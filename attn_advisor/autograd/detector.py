@@ -85,16 +85,20 @@ def detection(module: Module, hazard: Hazard, function: Function, context: Conte
         "saved": {"by": hazard.saved.op, "as": hazard.saved.role, "line": getattr(hazard.saved.node, "lineno", 0)}
         if hazard.saved
         else None,
+        "results_of": producer(hazard) if hazard.kind == "outputs" or hazard.part_of else None,
+        "breaks_if_shared": hazard.perhaps,
         "also_seen_by": sorted(hazard.aliases),
     }
     made = Detection(code, start, end, context.name, facts, values)
+    if hazard.kind in ("result", "outputs", "leaf", "input") and not hazard.sure:
+        made.severity = "warning"  # nothing shows that a gradient is asked for
     made.fix, made.blockers = rewrite(module, hazard, function, code)
     return made
 
 
 def producer(hazard: Hazard) -> str:
     """What gave the tensor that is changed, in words of the source."""
-    node = hazard.value.outputs
+    node = hazard.part_of or hazard.value.outputs
     if isinstance(node, ast.Call):
         return node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
     return "unpacking" if node is not None else hazard.value.op

@@ -185,7 +185,13 @@ class Evaluator:
                 and -len(base.items) <= index.value < len(base.items)
             ):
                 return base.items[index.value]
-            return self.member(base, node)
+            member = self.member(base, node)
+            known = (
+                index.value
+                if isinstance(index, ast.Constant) and isinstance(index.value, int) and index.value >= 0
+                else None
+            )
+            return replace(member, part=known) if member.outputs is not None and member.part is None else member
         if base == NUMPY:
             return NUMPY
         if not base.tensorlike:
@@ -266,7 +272,7 @@ class Evaluator:
         if kind == PARAMETER:
             value = Value("tensor", frozenset([Memory("parameter", f"self.{name}", node)]), leaf=True, contiguous=True)
             if self.gradients:
-                self.state.give_gradient(value.memory)
+                self.state.give_gradient(value.memory, trained=True)
             return value
         if kind in (BUFFER, TENSOR):
             return Value("tensor", frozenset([Memory("buffer", f"self.{name}", node)]), contiguous=True)
@@ -331,6 +337,8 @@ class Evaluator:
                     part = Value("unknown", value.memory, value.maybe, node=target)
                 else:
                     part = self.member(value, target)
+                if part.outputs is not None and part.part is None and not isinstance(item, ast.Starred):
+                    part = replace(part, part=at)
                 if isinstance(item, ast.Starred):
                     item, part = item.value, Value("sequence", element=part)
                 self.bind(item, part)
@@ -405,7 +413,7 @@ class Evaluator:
         """The result of something unknown: taken to be new memory that a gradient may reach."""
         result = new(name, node, kind="unknown", origin="new", detached=not self.gradients)
         if self.gradients and any(self.state.needs_gradient(t) for arg in args for t in calls.tensors(arg)):
-            self.state.give_gradient(result.memory)
+            self.state.give_gradient(result.memory, any(self.state.is_trained(calls.tensors(arg)) for arg in args))
         return result
 
     def _map(self, node: ast.Call) -> Value:
@@ -559,7 +567,7 @@ class Evaluator:
         """A layer with weights: its result always needs a gradient while gradients are recorded."""
         weight = Value("tensor", frozenset([Memory("parameter", "weight", node)]), leaf=True)
         if self.gradients:
-            self.state.give_gradient(weight.memory)
+            self.state.give_gradient(weight.memory, trained=True)
         if op == "embedding":
             return calls.apply(self.state, op, [weight, arg], {}, node, self.gradients, {})
         forms = table()[op]

@@ -16,7 +16,7 @@ from typing import Any
 OUT = Path(__file__).with_name("operations.json")
 
 # Operation -> the operation whose formula it ends in; "theirs=ours" where the names of arguments differ, "-theirs" for a tensor
-# that is saved but is not ours (an intermediate result).
+# that is saved but is not ours (an intermediate result), "+ours" for one that another step of the composition saves.
 COMPOSED = {
     "softmax": "_softmax",
     "log_softmax": "_log_softmax",
@@ -38,7 +38,7 @@ COMPOSED = {
     "min.other": "minimum",
     "tanhshrink": "tanh self=input -result",
     "softsign": "abs self=input",
-    "cosine_similarity": "mul.Tensor self=x1 other=x2",
+    "cosine_similarity": "mul.Tensor self=x1 other=x2 +x1 +x2",
     "grid_sample": "grid_sampler_2d",
     "fliplr": "flip",
     "flipud": "flip",
@@ -108,6 +108,8 @@ COMPOSED = {
 # Result is the argument itself or a view of it only sometimes: same dtype, already contiguous, dropout in eval.
 MAYBE_ALIAS = {"reshape", "reshape_as", "contiguous", "to", "flatten", "ravel", "type_as", "pin_memory", "coalesce"}
 MAYBE_ALIAS |= {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout"}
+# Several views made by slicing: autograd lets each of them be changed in place.
+SLICED = {"tensor_split", "hsplit", "vsplit", "dsplit"}
 # Python-level casts that end in Tensor.to.
 CASTS = {"byte", "char", "short", "float", "double", "half", "bfloat16", "long", "int", "bool", "cpu", "cuda", "type"}
 # Properties and methods with another name in Python than in native_functions.yaml.
@@ -132,11 +134,11 @@ def tensor_arguments(schema: Any) -> list[str]:
 
 
 def alias(function: Any, name: str) -> str:
-    """'view', 'maybe' (sometimes the same memory), 'list' (several views, none of which may be changed in place) or ''."""
+    """'view', 'maybe' (sometimes the same memory), 'views', 'list' (views none of which may be changed in place) or ''."""
     if not function.is_view_op:
         return "maybe" if name in MAYBE_ALIAS else ""
     if str(function.func.returns[0].type).endswith("[]"):
-        return "list"
+        return "views" if name in SLICED else "list"
     return "maybe" if name in MAYBE_ALIAS else "view"
 
 
@@ -188,6 +190,7 @@ def composed(
         if saved not in dropped and (ours in args or saved.startswith("result")):
             own[ours] = [n for n in (names.get(need, need) for need in needing) if n in args] or tensors[:1]
     result: dict[str, Any] = {"args": args, "tensors": tensors}
+    own |= {word[1:]: tensors for word in words if word.startswith("+")}
     if own:
         result["saves"] = own
     if entry.get("constant"):
@@ -246,6 +249,9 @@ def operations() -> dict[str, list[dict[str, Any]]]:
             names = dict(word.split("=") for word in target.split()[1:] if "=" in word)
             args, tensors = ([names.get(a, a) for a in entry[key]] for key in ("args", "tensors"))
             table[name] = [composed(target, entry, args, tensors) | ({"alias": "maybe"} if name in MAYBE_ALIAS else {})]
+    for name, info in formulas.items():  # in-place forms with a formula of their own: leaky_relu_ reads its result
+        if name.split(".")[0].endswith("_") and not name.startswith("_") and name in by_schema and saves(info):
+            add(name.split(".")[0], form(by_schema[name], info, name))
     for name in CASTS:
         table[name] = [{"args": ["self"], "tensors": ["self"], "alias": "maybe"}]
     table["type_as"] = [{"args": ["self", "other"], "tensors": ["self", "other"], "alias": "maybe"}]

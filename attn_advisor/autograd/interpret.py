@@ -11,7 +11,8 @@ from attn_advisor.autograd import calls
 from attn_advisor.autograd.arguments import argument_values
 from attn_advisor.autograd.evaluate import Attributes, Evaluator
 from attn_advisor.autograd.operations import AUGMENTED, table
-from attn_advisor.autograd.values import OBJECT, Memory, Saved, State, Value, joined, merged, new
+from attn_advisor.autograd.values import OBJECT, Memory, Saved, State, Value, merged
+from attn_advisor.autograd.reads import used_later
 from attn_advisor.source.module import Class, Function, Module
 
 Kind = Literal["result", "outputs", "leaf", "input", "silent", "alias", "argument"]
@@ -25,7 +26,7 @@ class Hazard:
 
     node: the statement or call that writes; target: the expression written to; op: what it does ("mul", "setitem", ...).
     saved: what backward keeps; memory: whose memory is changed; through: the operation that perhaps shares it (kind "alias").
-    shared: other names of the function that see the change and are read later.
+    aliases: other names of the function that share the memory. sure: backward is certain to pass here when the module is trained.
     """
 
     kind: Kind
@@ -37,9 +38,12 @@ class Hazard:
     memory: Memory | None = None
     saved: Saved | None = None
     through: str = ""
+    part_of: ast.AST | None = None
     operands: tuple[Value, ...] = ()
+    sure: bool = False
+    perhaps: bool = False
     aliases: set[str] = field(default_factory=set)
-    exposed: bool = False  # memory that others than this function's names can see
+    exposed: bool = False  # others than this function's names can see the memory
     loops: tuple[ast.stmt, ...] = ()
 
 
@@ -311,8 +315,8 @@ class Interpreter(Evaluator):
             if known is None or _ORDER.index(hazard.kind) < _ORDER.index(known.kind):
                 self.hazards[node] = hazard
         if flows and (value.outputs is None or self.state.needs_gradient(value) or self.computed(operands)):
-            self.state.give_gradient(value.memory)
-            self.state.give_gradient(m for m, _ in value.maybe)
+            sure = self.state.is_trained([value, *operands])
+            self.state.give_gradient(value.memory | {m for m, _ in value.maybe}, sure)
             if not part:
                 self.keep_result(node, value, op)
         after = replace(value, kind="tensor", detached=value.detached and not flows, node=node)
@@ -337,16 +341,18 @@ class Interpreter(Evaluator):
             needing = {
                 name for name, given in bound.items() if any(map(self.state.needs_gradient, calls.tensors(given)))
             }
+            sure = self.state.is_trained(t for given in bound.values() for t in calls.tensors(given))
             for kept, needs in form.saves.items():
                 if kept != own and kept in bound and needing.intersection(needs):
                     for tensor in calls.tensors(bound[kept]):
-                        self.state.keep(tensor.memory, Saved(op, kept, node))
+                        self.state.keep(tensor, Saved(op, kept, node, sure=sure))
 
     def keep_result(self, node: ast.AST, value: Value, op: str) -> None:
-        if op in table():
-            form, _ = calls.bind(table()[op], [value], {})
+        forms = table().get(f"{op}_") or table().get(op)
+        if forms:
+            form, _ = calls.bind(forms, [value], {})
             if "result" in form.saves and self.state.needs_gradient(value):
-                self.state.keep(value.memory, Saved(op, "result", node))
+                self.state.keep(value, Saved(op, "result", node, sure=self.state.is_trained([value])))
 
     def judge(
         self, node: ast.AST, target: ast.expr, value: Value, op: str, operands: list[Value], flows: bool
@@ -356,6 +362,7 @@ class Interpreter(Evaluator):
 
         def found(kind: Kind, **known: Any) -> Hazard:
             hazard = Hazard(kind, node, self.stmt, target, op, value, operands=tuple(operands), **known)
+            hazard.sure = hazard.saved.sure if hazard.saved else kind == "leaf" or self.state.is_trained([value])
             self.note_aliases(hazard)
             return hazard
 
@@ -365,24 +372,27 @@ class Interpreter(Evaluator):
             return found("leaf")
         if value.data:
             return self.silent(found, value, op)
+        if parts := self.parts_of(value, operands, flows):
+            return found("outputs", through=parts[0], part_of=parts[1])
         argument = next((m for m in value.memory if m.origin == "argument"), None)
         if argument is not None and self.cls is not None and not self.trained and self.reportable(argument, op):
             return found("argument", memory=argument)
-        for role in ("result", "input"):
-            for memory in value.memory:
-                for saved in self.state.saved.get(memory, ()):
-                    if (saved.role == "result") == (role == "result"):
-                        return found("result" if role == "result" else "input", memory=memory, saved=saved)
+        kept = [(m, saved) for m in value.memory for saved in self.state.saved.get(m, ())]
+        kept.sort(key=lambda pair: (bool(pair[1].through), pair[1].role != "result"))
+        if kept and not kept[0][1].through:
+            memory, saved = kept[0]
+            return found("result" if saved.role == "result" else "input", memory=memory, saved=saved)
+        perhaps = self.perhaps(value, kept, operands, flows)
         if not self.gradients or value.detached:
             silent = self.silent(found, value, op)
             if silent is not None:
+                silent.perhaps = bool(perhaps)
                 return silent
         if argument is not None and self.reportable(argument, op):
-            return found("argument", memory=argument)
+            return found("argument", memory=argument, perhaps=bool(perhaps))
+        if perhaps:
+            return found("alias", **perhaps, perhaps=True)
         for memory, through in value.maybe:
-            saved = next(iter(self.state.saved.get(memory, ())), None)
-            if saved is not None:
-                return found("alias", memory=memory, saved=saved, through=through)
             if (
                 memory.origin == "argument"
                 and self.reportable(memory, op)
@@ -391,12 +401,39 @@ class Interpreter(Evaluator):
                 return found("alias", memory=memory, through=through)
         return None
 
-    def computed(self, operands: list[Value]) -> bool:
-        """Whether an operand that needs a gradient was computed here.
+    def perhaps(
+        self, value: Value, kept: list[tuple[Memory, Saved]], operands: list[Value], flows: bool
+    ) -> dict[str, Any]:
+        """What backward keeps of this memory if an operation in between gave back the same tensor."""
+        if kept:
+            return {"memory": kept[0][0], "saved": kept[0][1], "through": kept[0][1].through}
+        for memory, through in value.maybe:
+            for saved in self.state.saved.get(memory, ()):
+                return {"memory": memory, "saved": saved, "through": through}
+        parts = self.parts_of(value, operands, flows, maybe=True)
+        return {"through": parts[0], "part_of": parts[1]} if parts else {}
 
-        The part of a constant may well be filled from an argument, which needs none more often than not: DETR pads its images so.
+    def parts_of(
+        self, value: Value, operands: list[Value], flows: bool, maybe: bool = False
+    ) -> tuple[str, ast.AST] | None:
+        """A result of chunk, split or unbind that lives in this memory and is read later: it cannot be used after the change."""
+        wanted = flows and self.computed(operands)
+        touched = shared(value) if maybe else value.memory
+        for name, other in self.state.names.items():
+            for part in (other, *other.items, other.element):
+                if part is None or part.outputs is None or not (wanted or self.state.needs_gradient(part)):
+                    continue
+                if touched & (shared(part) if maybe else part.memory):
+                    if used_later(re.split(r"[.\[]", name)[0], self.stmt, self.function_node, tuple(self.loops)):
+                        return name, part.outputs
+        return None
+
+    def computed(self, operands: list[Value]) -> bool:
+        """Whether an operand is likely to need a gradient.
+
+        Members of a list of tensors that is handed in need none more often than not: DETR pads its images so.
         """
-        return any(self.state.needs_gradient(o) and all(m.origin != "argument" for m in o.memory) for o in operands)
+        return any(self.state.needs_gradient(o) and not any(m.element for m in o.memory) for o in operands)
 
     def silent(self, found: Any, value: Value, op: str) -> Hazard | None:
         """A change that autograd does not see, of a tensor whose gradient is being recorded."""
@@ -415,11 +452,21 @@ class Interpreter(Evaluator):
         return not (cachelike and op in ("setitem", "copy", "index_copy", "scatter", "index_put", "fill", "zero"))
 
     def note_aliases(self, hazard: Hazard) -> None:
-        touched = hazard.value.memory | {m for m, _ in hazard.value.maybe}
+        touched = shared(hazard.value)
         own = self.path(hazard.target)
         for name, value in self.state.names.items():
-            held = [value, *value.items, *([value.element] if value.element else [])]
-            if name != own and any(touched & (v.memory | {m for m, _ in v.maybe}) for v in held):
+            held = [v for v in (value, *value.items, value.element) if v is not None and not disjoint(v, hazard.value)]
+            if name != own and any(touched & shared(v) for v in held):
                 hazard.aliases.add(name)
         hazard.exposed = any(m.origin in ("argument", "attribute", "buffer", "parameter") for m in touched)
         hazard.loops = tuple(self.loops)
+
+
+def shared(value: Value) -> frozenset[Memory]:
+    """All memory the value may live in."""
+    return value.memory | {memory for memory, _ in value.maybe}
+
+
+def disjoint(one: Value, other: Value) -> bool:
+    """Whether they are different results of one chunk, split or unbind."""
+    return one.outputs is other.outputs is not None and None not in (one.part, other.part) and one.part != other.part

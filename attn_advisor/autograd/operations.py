@@ -8,14 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-Alias = Literal["", "view", "maybe", "list"]
+Alias = Literal["", "view", "maybe", "views", "list"]
 
 
 @dataclass(frozen=True)
 class Form:
     """One overload. `saves`: tensor kept for backward ("result", "result.1" or an argument) -> arguments, one of which must need a gradient.
 
-    alias: "view" (always the argument's memory), "maybe" (sometimes), "list" (several views, none of which may be changed in
+    alias: "view" (always the argument's memory), "maybe" (sometimes), "views" (several), "list" (several, none of which may be changed in
     place), "" (new memory). constant: no gradient flows through.
     """
 

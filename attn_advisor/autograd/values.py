@@ -13,10 +13,11 @@ Origin = Literal["new", "argument", "parameter", "buffer", "attribute", "unknown
 class Memory:
     """One allocation (a storage): views and aliases share it, and with it its version counter."""
 
-    __slots__ = ("name", "node", "origin")
+    __slots__ = ("element", "name", "node", "origin")
 
-    def __init__(self, origin: Origin, name: str = "", node: ast.AST | None = None) -> None:
+    def __init__(self, origin: Origin, name: str = "", node: ast.AST | None = None, element: bool = False) -> None:
         self.origin = origin
+        self.element = element  # a member of the list or tuple that the argument is
         self.name = name
         self.node = node
 
@@ -31,6 +32,8 @@ class Saved:
     op: str
     role: str
     node: ast.AST
+    through: str = ""  # kept only if this operation ("contiguous", "to") gave back the same memory
+    sure: bool = False  # a parameter's gradient passes here, whatever the caller hands in
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Value:
     memory: allocations it may be; more than one after a join of branches. maybe: allocations it shares only sometimes, with
     the operation that decides (dropout in eval mode, `.to` of the same dtype).
     outputs: the call of chunk, split, unbind ... it is one result of (or a view of one). leaf: a parameter or a view of one.
-    detached: no gradient flows through it. contiguous: True, False or None for unknown.
+    part: which of the results; different ones do not overlap. detached: no gradient flows through it. contiguous: True, False or None for unknown.
     """
 
     kind: str
@@ -60,7 +63,7 @@ class Value:
     op: str = ""
     node: ast.AST | None = None
     boolean: bool = False
-    scalar: bool | None = None
+    part: int | None = None
 
     @property
     def tensorlike(self) -> bool:
@@ -126,10 +129,11 @@ class State:
     names: dict[str, Value] = field(default_factory=dict)
     saved: dict[Memory, tuple[Saved, ...]] = field(default_factory=dict)
     graph: frozenset[Memory] = frozenset()  # memory of tensors that a gradient may reach
+    trained: frozenset[Memory] = frozenset()  # ... and does, since a parameter takes part
     ended: bool = False
 
     def copy(self) -> State:
-        return State(dict(self.names), dict(self.saved), self.graph, self.ended)
+        return State(dict(self.names), dict(self.saved), self.graph, self.trained, self.ended)
 
     def needs_gradient(self, value: Value) -> bool:
         """Whether a gradient may reach the tensor."""
@@ -137,14 +141,25 @@ class State:
             return False
         return any(m in self.graph for m in value.memory) or any(m in self.graph for m, _ in value.maybe)
 
-    def keep(self, memory: Iterable[Memory], saved: Saved) -> None:
+    def keep(self, value: Value, saved: Saved) -> None:
+        self._keep(value.memory, saved)
+        for memory, through in value.maybe:
+            self._keep([memory], replace(saved, through=through))
+
+    def _keep(self, memory: Iterable[Memory], saved: Saved) -> None:
         for one in memory:
             known = self.saved.get(one, ())
             if saved not in known:
                 self.saved[one] = (*known[-6:], saved)
 
-    def give_gradient(self, memory: Iterable[Memory]) -> None:
-        self.graph = self.graph.union(memory)
+    def is_trained(self, values: Iterable[Value]) -> bool:
+        return any(not value.detached and not self.trained.isdisjoint(value.memory) for value in values)
+
+    def give_gradient(self, memory: Iterable[Memory], trained: bool = False) -> None:
+        memory = frozenset(memory)
+        self.graph |= memory
+        if trained:
+            self.trained |= memory
 
 
 def merged(states: list[State]) -> State:
@@ -159,6 +174,7 @@ def merged(states: list[State]) -> State:
             result.names[name] = value if known is None else joined(known, value)
         for memory, kept in other.saved.items():
             for saved in kept:
-                result.keep([memory], saved)
+                result._keep([memory], saved)
         result.graph |= other.graph
+        result.trained |= other.trained
     return result

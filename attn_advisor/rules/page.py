@@ -129,7 +129,7 @@ def finding(rule: Rule, detection: Detection) -> Finding:
     return Finding(
         code=rule.code,
         name=rule.name,
-        severity=rule.severity,
+        severity=detection.severity or rule.severity,
         message=fill(rule.message, values),
         start=detection.start,
         end=detection.end,

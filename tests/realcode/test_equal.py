@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -66,9 +67,12 @@ def test_same_values_and_gradients(recipe: Recipe, unsafe: bool, fixed_copy: Cal
     assert not differences or (unsafe and expected(copy, recipe, differences)), "\n".join(differences)
 
 
+@cache
 def classes(path: Path) -> dict[str, str]:
     """Every definition at the top of a file, as its syntax."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        body = ast.parse(path.read_text(encoding="utf-8")).body
     return {node.name: ast.dump(node) for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
 
 

@@ -97,18 +97,15 @@ def try_program(program: Program, signatures: bool = True) -> Trial:
     return trial
 
 
-def smallest(program: Program, problem: str, signatures: bool = True, limit: int = 400) -> Program:
+def smallest(program: Program, problem: str, signatures: bool = True, limit: int = 150) -> Program:
     """The program shrunk while the same kind of problem remains."""
     tries = 0
+    if signatures and try_program(program, False).problem == problem:
+        signatures = False
 
     def fails(choices: Mapping[str, int]) -> bool:
         nonlocal tries
         tries += 1
-        if tries > limit:
-            return False
-        try:
-            return try_program(again(choices), signatures).problem == problem
-        except SyntaxError:
-            return False
+        return tries <= limit and try_program(again(choices), signatures).problem == problem
 
     return again(shrink(program.choices, fails))

@@ -235,6 +235,61 @@ RECIPES = [
         single=True,
     ),
     at(
+        "cvt",
+        "CvtSelfAttention",
+        make("CvtSelfAttention", 2, 16, 3, 1, 1, 1, 2, "dw_bn", True, 0.3),
+        {"image and class": lambda: given(rand(2, 17, 16), 4, 4)},
+    ),
+    at(
+        "mobilevit",
+        "MobileViTSelfAttention",
+        configured("MobileViTSelfAttention", "MobileViTConfig", 16, num_attention_heads=2, **DROPS),
+        {"patches": lambda: given(hidden())},
+    ),
+    at(
+        "oneformer",
+        "OneFormerTextMapperAttention",
+        make("OneFormerTextMapperAttention", 16, 2, attn_drop=0.3),
+        {"three inputs": lambda: given(hidden(), rand(2, 3, 16), rand(2, 3, 16))},
+    ),
+    at(
+        "x_clip",
+        "XCLIPCrossAttention",
+        configured(
+            "XCLIPCrossAttention",
+            "XCLIPConfig",
+            projection_dim=16,
+            prompt_num_attention_heads=2,
+            prompt_attention_dropout=0.3,
+        ),
+        {"three inputs": lambda: given(hidden(), rand(2, 3, 16), rand(2, 3, 16))},
+    ),
+    at("levit", "LevitAttention", make("LevitAttention", 16, 4, 2, 2, 4), {"tokens": lambda: given(rand(2, 16, 16))}),
+    at(
+        "levit",
+        "LevitAttentionSubsample",
+        make("LevitAttentionSubsample", 16, 24, 4, 2, 2, 2, 4, 2),
+        {"tokens": lambda: given(rand(2, 16, 16))},
+    ),
+    at(
+        "nystromformer",
+        "NystromformerSelfAttention",
+        configured(
+            "NystromformerSelfAttention",
+            "NystromformerConfig",
+            **SMALL,
+            **DROPS,
+            num_landmarks=2,
+            segment_means_seq_len=8,
+        ),
+        {
+            "no mask": lambda: given(rand(2, 8, 16)),
+            "mask": lambda: given(rand(2, 8, 16), attention_mask=additive(2, 1, 1, 8, low=-1e4)),
+            "weights": lambda: given(rand(2, 8, 16), output_attentions=True),
+        },
+        follows_default=True,
+    ),
+    at(
         "reformer",
         "LocalSelfAttention",
         configured(

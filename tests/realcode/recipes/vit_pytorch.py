@@ -6,6 +6,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import nn
+
 from tests.realcode.recipe import Function, Given, Recipe, given, keep, make, rand, some_empty
 
 Calls = dict[str, Callable[[], Given]]
@@ -39,6 +42,26 @@ def masked(*shape: int, **kwargs: Any) -> Calls:
 
 def context(name: str = "context") -> Calls:
     return {"context": lambda: given(rand(2, 5, 16), **{name: rand(2, 3, 16)})}
+
+
+def crossformer(kind: str) -> Callable[[types.ModuleType], Any]:
+    """Its position bias feeds float32 positions to a layer, whatever the dtype of the model."""
+
+    def as_weights(layer: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple(argument.to(next(layer.parameters()).dtype) for argument in args)
+
+    def build(module: types.ModuleType) -> Any:
+        attention = module.Attention(16, kind, 2, dim_head=8, dropout=0.3)
+        attention.dpb.register_forward_pre_hook(as_weights)
+        return attention
+
+    return build
+
+
+def without_flex(module: types.ModuleType) -> Any:
+    """flex_attention needs compilation; machines without it take the other path."""
+    module.flex_attention_supported = lambda device: False  # type: ignore[attr-defined]
+    return Function(module.nd_attention)
 
 
 WITH_DROPOUT = (
@@ -99,6 +122,7 @@ RECIPES = [
         **DROP,
         calls=TOKENS | {"both": lambda: given(rand(2, 1, 16), rand(2, 3, 16), True)},
     ),
+    *(at("crossformer", f"Attention ({kind})", crossformer(kind), IMAGE) for kind in ("short", "long")),
     plain("cvt", "Attention", 16, 3, 2, **HEADS, **DROP, calls=IMAGE),
     plain(
         "jet_vit",
@@ -244,6 +268,16 @@ RECIPES = [
     at("vit_detpool", "Attention", make("Attention", 16, **HEADS, **DROP), masked(2, 5)),
     plain("vit_for_small_dataset", "LSA", 16, **HEADS, **DROP),
     plain("vit_with_patch_merger", "PatchMerger", 16, 3),
+    at(
+        "vit_nd_masking",
+        "nd_attention",
+        without_flex,
+        {
+            "no mask": lambda: given(*(rand(2, 2, 5, 8) for _ in "qkv"), scale=0.3),
+            "causal": lambda: given(*(rand(2, 2, 5, 8) for _ in "qkv"), lambda b, h, i, j: i >= j, scale=0.3),
+            "empty row": lambda: given(*(rand(2, 2, 5, 8) for _ in "qkv"), lambda b, h, i, j: i > j, scale=0.3),
+        },
+    ),
     at("vivit", "Attention", make("Attention", 16, **HEADS, **DROP, use_flash_attn=False), masked(2, 5)),
     at("vivit", "Attention (fused)", make("Attention", 16, **HEADS), {"no mask": masked(2, 5)["no mask"]}),
     at("vivit_with_moss", "Attention", make("Attention", 16, **HEADS, **DROP, use_flash_attn=False), masked(2, 5)),

@@ -53,28 +53,39 @@ def median_ms(run: Callable[[], object], flush: torch.Tensor, repeats: int = 40)
 
 
 def row(shape: tuple[int, int, int, int], dtype: torch.dtype, flush: torch.Tensor, train: bool) -> dict[str, object]:
+    batch, heads, length, size = shape
     q, k, v = (torch.randn(shape, device="cuda", dtype=dtype, requires_grad=train) for _ in range(3))
-    keep = torch.ones(shape[2], shape[2], dtype=torch.bool, device="cuda").tril()
+    fused = torch.randn(
+        batch, length, 3 * heads * size, device="cuda", dtype=dtype
+    )  # a projection's output: heads lie after the length
+    split = [
+        t.view(batch, length, heads, size).transpose(1, 2).requires_grad_(train)
+        for t in fused.split(heads * size, dim=2)
+    ]
+    keep = torch.ones(length, length, dtype=torch.bool, device="cuda").tril()
     drop = ~keep
     gradient = torch.randn_like(q)
     calls: dict[str, Callable[[], torch.Tensor]] = {
         "naive": lambda: naive(q, k, v, drop),
         "in_place": lambda: in_place(q, k, v, drop),
         "sdpa_mask": lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=~drop),
-        "sdpa_causal": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        "sdpa_causal": lambda: F.scaled_dot_product_attention(split[0], split[1], split[2], is_causal=True),
     }
+    leaves = {"sdpa_causal": tuple(split)}
     forced = [
         (name, getattr(SDPBackend, name))
         for name in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH")
     ]
     result: dict[str, object] = {"shape": shape, "dtype": str(dtype), "train": train}
     for name, call in calls.items():
-        result[name] = timed(call, (q, k, v), gradient, flush, train)
+        result[name] = timed(call, leaves.get(name, (q, k, v)), gradient, flush, train)
     for name, backend in forced:
         for kind in ("mask", "causal"):
             with sdpa_kernel([backend]):
                 try:
-                    result[f"{name}_{kind}"] = timed(calls[f"sdpa_{kind}"], (q, k, v), gradient, flush, train)
+                    result[f"{name}_{kind}"] = timed(
+                        calls[f"sdpa_{kind}"], leaves.get(f"sdpa_{kind}", (q, k, v)), gradient, flush, train
+                    )
                 except RuntimeError:
                     result[f"{name}_{kind}"] = None
     return result

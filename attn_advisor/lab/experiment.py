@@ -32,8 +32,9 @@ def run(
     progress("inputs", "")
     setup = program.setup(sizes, DTYPES[dtype], device, mode, job.seed)
     calls, problem = _sdpa_calls(program, setup)
-    progress("reference", "")
+    progress("slices", "")
     how = slices.plan(program, program.tiny)
+    progress("reference", "")
     reference = equivalence.reference(program, setup, how, train, device)
     rows: dict[str, dict[str, Any]] = {}
     runnable: list[Candidate] = []

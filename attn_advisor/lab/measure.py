@@ -18,6 +18,8 @@ from attn_advisor.lab.programs import Setup
 MAX_ROUNDS = 200
 MIN_ROUNDS = 5
 MAX_FLUSHES = 60
+BURST_MS = 50.0
+MAX_BURST = 40
 PATIENCE = 2.5
 """The rounds of MIN_ROUNDS are finished unless they take this many budgets."""
 STABLE = 0.004
@@ -89,6 +91,16 @@ class Clock:
             return max(1, min(MAX_FLUSHES, math.ceil(2.0 * launch[-1] / self._flush_ms)))
         return max(1, min(1000, math.ceil(1.0 / max(launch[-1], 1e-4))))
 
+    def burst(self, step: Callable[[], object], number: int) -> int:
+        """How many samples of a step fill BURST_MS on CUDA; one on the CPU."""
+        if not self.cuda:
+            return 1
+        warm: list[float] = []
+        for _ in range(2):
+            self.sample(step, warm, number)
+            self.collect()
+        return max(1, min(MAX_BURST, math.ceil(BURST_MS / (warm[-1] + number * self._flush_ms))))
+
     def sample(self, step: Callable[[], object], into: list[float], number: int = 1) -> None:
         """One measurement in ms; `number` is what `repeats` gave. On CUDA it is there after `collect`."""
         if not self.cuda:
@@ -123,15 +135,20 @@ def times(
     budget: float,
     progress: Callable[[str], None],
 ) -> dict[str, Timing]:
-    """Median times of all candidates within `budget` seconds. Each round runs every candidate once, starting with another one."""
+    """Median times of all candidates within `budget` seconds.
+
+    Each round runs every candidate, starting with another one. Short ones run several times in a row, so that the device's clocks are those of steady use.
+    """
     clock = Clock(device)
     steps = {c.name: step_of(c, setup, train) for c in candidates}
     samples: dict[str, list[float]] = {c.name: [] for c in candidates}
-    numbers = {}
+    numbers: dict[str, int] = {}
+    bursts: dict[str, int] = {}
     for candidate in candidates:
         progress(candidate.name)
         with candidate.context():
             numbers[candidate.name] = clock.repeats(steps[candidate.name])
+            bursts[candidate.name] = clock.burst(steps[candidate.name], numbers[candidate.name])
     gc.collect()
     gc.disable()
     try:
@@ -140,14 +157,15 @@ def times(
             for at in range(len(candidates)):
                 candidate = candidates[(at + rounds) % len(candidates)]
                 with candidate.context():
-                    clock.sample(steps[candidate.name], samples[candidate.name], numbers[candidate.name])
-            clock.collect()
+                    for _ in range(bursts[candidate.name]):
+                        clock.sample(steps[candidate.name], samples[candidate.name], numbers[candidate.name])
+                clock.collect()
             rounds += 1
             progress("")
             spent = time.perf_counter() - started
             if rounds >= MIN_ROUNDS and spent * (rounds + 1) / rounds > budget or spent > PATIENCE * budget:
                 break
-            if rounds >= 3 * MIN_ROUNDS and all(_error(s) < STABLE for s in samples.values()):
+            if rounds >= 2 * MIN_ROUNDS and all(_error(s) < STABLE for s in samples.values()):
                 break
     finally:
         gc.enable()

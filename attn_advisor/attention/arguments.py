@@ -261,9 +261,9 @@ class Arguments:
         if fills and self._may_be_empty(fills):
             self._evenly(fills, adds)
         elif fills and not adds:
-            self.call.mask = self._optional([(self._laid(self._keep(i)), i.conditions) for i in fills], "&", BITAND)
+            self.call.mask = self._optional([(self._laid(self._keep(i), i), i.conditions) for i in fills], "&", BITAND)
         elif adds and not fills:
-            self.call.mask = self._optional([(self._laid(self._term(i)), i.conditions) for i in adds], "+", masks_sum_level())
+            self.call.mask = self._optional([(self._laid(self._term(i), i), i.conditions) for i in adds], "+", masks_sum_level())
         else:
             self.call.mask = self._filled(fills, adds)
 
@@ -294,6 +294,8 @@ class Arguments:
             return
         order = self.folded.items
         finite = [i for i in fills if i.fill.strength == "finite"]
+        if not finite:
+            return
         if any(order.index(a) > order.index(f) for a in adds for f in finite):
             self.problem("no fix", finite[0].line, "a bias is added after a finite fill, and a row may be fully masked")
         if len({i.fill.number for i in finite}) > 1:
@@ -379,11 +381,27 @@ class Arguments:
             value = synthetic("neg", value)
         return self.writer.write(value)
 
-    def _laid(self, text: Text) -> Text:
+    def _laid(self, text: Text, item: Item | None = None) -> Text:
         """A mask for 4-D inputs: right-aligned as the scores were."""
+        if item is not None:
+            text = self._rejoined(text, item)
         if self.target.lead == 1:
             return Text(f"{text.at(ATOM)}.unsqueeze(0)")
         return text
+
+    def _rejoined(self, text: Text, item: Item) -> Text:
+        """A mask that was put on a finer view of the scores (windows of an image), for the view the others have."""
+        at = next((n for n, label in enumerate(item.labels) if label.endswith(".0") and label not in self.target.batch), None)
+        if at is None or "..." in item.labels:
+            return text
+        first, second = self.site.splits.parts[item.labels[at][:-2]]
+        if second.const == -1 or any(x.endswith(".0") for n, x in enumerate(item.labels) if n != at):
+            raise Inexpressible("a mask under a view of unknown size")
+        inner = self.writer.write(second)
+        outer = self.writer.write(first) if first.const != -1 else Text(f"{self._plain_query()}.size({at}) // {inner.at(PRODUCT + 1)}", PRODUCT)
+        sizes = ["-1"] * len(item.labels)
+        sizes[at], sizes[at + 1] = outer.text, inner.text
+        return Text(f"{text.at(ATOM)}.expand({', '.join(sizes)}).flatten({at}, {at + 1})")
 
     def _optional(self, parts: list[tuple[Text, tuple[Condition, ...]]], sign: str, level: int) -> str:
         """The masks combined, each under its condition; None where none applies."""
@@ -393,7 +411,7 @@ class Arguments:
         if not perhaps:
             assert base is not None
             return base.text
-        if len(perhaps) == 1:
+        if len(perhaps) == 1 and (base is None or len(base.text) < 25):
             text, conditions = perhaps[0]
             return self._when(text if base is None else Text(f"{base.at(level)} {sign} {text.at(level + 1)}", level), base, conditions).text
         paths = {c for _, c in perhaps}

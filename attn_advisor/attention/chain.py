@@ -193,12 +193,25 @@ class Walker:
         options = [(steps + cost, operand) for operand, cost in self._onward(at) if (steps := self.reach(operand, stage)) is not None]
         if not options:
             return None
-        _, operand = min(options, key=lambda o: o[0])
+        operand = options[0][1] if at.op in _EITHER and not self._tabled(options[0][1], stage) else min(options, key=lambda o: o[0])[1]
         rest = tuple(a for a in at.args if a is not operand)
         if at.op in _EITHER and at.args[0] is at.args[1]:
             rest = (operand,)
         kind = "unknown" if at.op in _CALLS else at.op
         return Link(at, kind, operand, rest, conditions, reversed=at.op in _EITHER and at.args[0] is not operand)
+
+    def _tabled(self, value: Value, stage: str) -> bool:
+        """Whether the product a summand leads to multiplies by a learned table (a relative position bias)."""
+        if stage != "scores":
+            return False
+        for _ in range(30):
+            if self.ends(value, stage):
+                return any(_learned(a) for a in value.args[:3])
+            onward = [o for o, _ in self._onward(value) if self.reach(o, stage) is not None]
+            if not onward:
+                return False
+            value = onward[0]
+        return False
 
     def _join(self, phi: Value, stage: str, conditions: tuple[Condition, ...]) -> Chain | None:
         """Both branches of a join, as links that take part on a condition; the chain goes on below where they meet."""
@@ -267,6 +280,21 @@ def _alike(a: Link, b: Link) -> bool:
         and a.value.attrs.get("_module") is b.value.attrs.get("_module")
         or (a.kind == b.kind == "dropout" and "_module" in a.value.attrs and "_module" in b.value.attrs and a.value.attrs["_module"].key == b.value.attrs["_module"].key)
     )
+
+
+def _learned(value: Value) -> bool:
+    """A parameter or an embedding, behind views and casts."""
+    for _ in range(12):
+        if value.op == "attribute":
+            made = definition(value)
+            return made is not None and made.op == "construct" and made.attrs["qualified"].endswith("Parameter")
+        if value.op == "call" and value.args and value.args[0].op == "attribute":
+            made = definition(value.args[0])
+            return made is not None and made.op == "construct" and made.attrs["qualified"].endswith("Embedding")
+        if value.op not in ("transpose", "permute", "reshape", "cast", "identity", "getitem", "unsqueeze", "rearrange") or not value.args:
+            return False
+        value = value.args[0]
+    return False
 
 
 __all__ = ["Chain", "Link", "Walker", "as_softmax", "is_product"]

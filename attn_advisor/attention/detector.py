@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from attn_advisor.attention import masks
+from attn_advisor.attention.candidates import Candidates
 from attn_advisor.attention.express import Inexpressible, Writer
 from attn_advisor.attention.fold import Folded, Problem, fold
 from attn_advisor.attention.rewrite import SDPA, Rewrite, rewrite, root_statement
@@ -18,7 +19,6 @@ from attn_advisor.findings import Detection, Edit, Fix
 from attn_advisor.source.module import Class, Function, Module
 
 _CODES = {"exact": "ATN101", "guarded": "ATN102", "refuse": "ATN103"}
-_SOFT = ("softmax", "exp", "log_softmax")
 
 
 def attention_sites(module: Module) -> Iterator[Detection]:
@@ -27,76 +27,15 @@ def attention_sites(module: Module) -> Iterator[Detection]:
     sys.setrecursionlimit(max(limit, 5000))
     try:
         found: dict[int, Detection] = {}
+        candidates = Candidates(module)
         for name, function, cls in module.all_functions():
-            if _may_hold(module, function, cls):
+            if candidates.may_hold(function, cls):
                 for detection, softmaxes in _in_function(module, name, function, cls):
                     if not any(id(n) in found for n in softmaxes):
                         found.update({id(n): detection for n in softmaxes})
                         yield detection
     finally:
         sys.setrecursionlimit(limit)
-
-
-def _may_hold(module: Module, function: Function, cls: Class | None) -> bool:
-    """Whether the function, or one of the project's it calls, mentions a softmax and a product."""
-    return bool({"soft"} <= _mentions(module, function, cls, 0, set()))
-
-
-def _mentions(module: Module, function: ast.AST, cls: Class | None, depth: int, seen: set[int]) -> set[str]:
-    """"soft" if it mentions a softmax, directly or through what it calls."""
-    if id(function) in seen or depth > 4:
-        return set()
-    seen.add(id(function))
-    for node in ast.walk(function):
-        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        if not name:
-            continue
-        if "softmax" in name.lower() or name in ("exp", "exp_"):
-            return {"soft"}
-        if isinstance(node, ast.Attribute) and cls is not None and isinstance(node.value, ast.Name) and node.value.id == "self":
-            if _is_softmax_attribute(cls, name):
-                return {"soft"}
-            method = cls.lookup(name)
-            if method is not None and _mentions(method[1].module, method[0], cls, depth + 1, seen):
-                return {"soft"}
-            held = _attribute_class(cls, name)
-            if held is not None and held.lookup("forward") is not None and _mentions(held.module, held.lookup("forward")[0], held, depth + 1, seen):  # type: ignore[index]
-                return {"soft"}
-        elif isinstance(node, ast.Name) and name in module.functions and _mentions(module, module.functions[name], None, depth + 1, seen):
-            return {"soft"}
-        elif isinstance(node, ast.Name) and name in module.imports and name not in module.functions:
-            found = module.imported(name)
-            if isinstance(found, tuple) and isinstance(found[1], (ast.FunctionDef, ast.AsyncFunctionDef)) and _mentions(found[0], found[1], None, depth + 1, seen):
-                return {"soft"}
-    return set()
-
-
-def _attribute_class(cls: Class, name: str) -> Class | None:
-    """The project's class that `self.name = Class(...)` makes an instance of, read off the constructors."""
-    for owner in cls.mro:
-        init = owner.methods.get("__init__")
-        if init is None:
-            continue
-        for node in ast.walk(init):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and any(isinstance(t, ast.Attribute) and t.attr == name for t in node.targets):
-                return owner.module.find_class(node.value.func)
-    return None
-
-
-def _is_softmax_attribute(cls: Class, name: str) -> bool:
-    """Whether a constructor sets the attribute to something that mentions a softmax."""
-    for owner in cls.mro:
-        table = owner.__dict__.get("_softmax_attributes")
-        if table is None:
-            table = set()
-            init = owner.methods.get("__init__")
-            for node in ast.walk(init) if init is not None else ():
-                if isinstance(node, ast.Assign) and any("softmax" in (getattr(n, "attr", "") or getattr(n, "id", "")).lower() for n in ast.walk(node.value)):
-                    table |= {t.attr for t in node.targets if isinstance(t, ast.Attribute)}
-            owner.__dict__["_softmax_attributes"] = table
-        if name in table:
-            return True
-    return False
 
 
 def _in_function(module: Module, name: str, function: Function, cls: Class | None) -> Iterator[tuple[Detection, list[ast.AST]]]:

@@ -96,11 +96,17 @@ class Writer:
             return self._attribute(value)
         if value.op == "self":
             raise Inexpressible("another object's attribute")
+        call = self.frame.calls.get(id(value))
+        if call is not None:
+            try:
+                return self._from_source(value, call, self.frame)
+            except Inexpressible:
+                pass
         if value.op in _ONCE:
             raise Inexpressible(f"`{value.op}` of line {value.line} cannot be moved")
         if isinstance(value.node, ast.expr) and value.frame is not None and value.frame.module is self.frame.module:
             try:
-                return self._from_source(value)
+                return self._from_source(value, value.node, value.frame)
             except Inexpressible:
                 pass
         return self._from_operation(value)
@@ -126,13 +132,11 @@ class Writer:
         return Text(f"{inner.at(ATOM)}.{value.attrs['name']}")
 
     # -- from the source it came from --------------------------------------------------------------------------------------------------------
-    def _from_source(self, value: Value) -> Text:
+    def _from_source(self, value: Value, node: ast.expr, frame: Frame) -> Text:
         """The original expression, with names that mean something else here replaced."""
-        node, frame = value.node, value.frame
-        assert isinstance(node, ast.expr) and frame is not None
         if isinstance(node, (ast.Tuple, ast.List)) and value.op not in ("tuple", "list"):
             raise Inexpressible("a sequence")
-        if value.op in ("part", "phi", "size") and not _stands_for(node, value):
+        if node is value.node and value.op in ("part", "phi", "size") and not _stands_for(node, value):
             raise Inexpressible("made by unpacking")
         if id(node) in self.nodes:
             return Text(self.nodes[id(node)])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from attn_advisor.attention import masks
 from attn_advisor.attention.axes import Labels
+from attn_advisor.attention.callers import values_passed
 from attn_advisor.attention.chain import Link, _maximum_of
 from attn_advisor.attention.masks import Fill
 from attn_advisor.attention.site import Site
@@ -372,6 +373,9 @@ def scalar_kind(value: Value, depth: int = 0) -> str:
         return "number" if value.attrs["qualified"].startswith("math.") else "unknown"
     if op == "param":
         if getattr(value.frame.function if value.frame else None, "name", "") == "__init__":
+            return "number"
+        passed = {scalar_kind(v, depth + 1) for v in values_passed(value)}
+        if passed and passed <= {"number"}:
             return "number"
         default = value.attrs.get("_default")
         annotation = value.attrs.get("annotation", "").replace("Optional[", "").rstrip("]")

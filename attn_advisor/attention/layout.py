@@ -30,9 +30,11 @@ def choose(site: Site, mask_labels: list[Labels], shapes: Shapes) -> Target:
     for labels in mask_labels:
         if labels and labels[-2:] != (site.query_axis, site.key_axis):
             raise Inexpressible("a mask is laid out with other axes last")
+    own = tuple(x for x in site.score_labels if x not in (site.query_axis, site.key_axis))
+    if any(len(s) > 3 for s in seen) or len(seen) > 1:  # what was added under a finer view is brought back
+        seen = {tuple(_joined(labels)) for labels in seen}
     if len(seen) > 1:
         raise Inexpressible("the masks are added under different views of the scores")
-    own = tuple(x for x in site.score_labels if x not in (site.query_axis, site.key_axis))
     batch = next(iter(seen)) if seen else own
     if any("@" in x or "+" in x for x in batch):
         raise Inexpressible("the scores have an axis of their own")
@@ -48,6 +50,17 @@ def choose(site: Site, mask_labels: list[Labels], shapes: Shapes) -> Target:
     if named > 2 and not mask_labels and _same_batch(site, shapes):
         flat = named - 1
     return Target(batch, 0, split, flat)
+
+
+def _joined(labels: Labels) -> list[str]:
+    """Labels with the two parts of a split axis made one again."""
+    out: list[str] = []
+    for label in labels:
+        if label.endswith(".1") and out and out[-1] == label[:-2] + ".0":
+            out[-1] = label[:-2]
+        else:
+            out.append(label)
+    return out
 
 
 def _same_batch(site: Site, shapes: Shapes) -> bool:

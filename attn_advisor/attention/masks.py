@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from attn_advisor.attention.callers import values_passed
 from attn_advisor.attention.synthetic import compare, constant, synthetic
-from attn_advisor.dataflow.attributes import definition
+from attn_advisor.dataflow.attributes import definition, starts_empty
 from attn_advisor.dataflow.shapes import Dim, Shapes
 from attn_advisor.dataflow.values import UNKNOWN, Value
 
@@ -42,8 +43,10 @@ def fill_of(value: Value) -> Fill:
             return fill_of(constant(-inner.const)) if isinstance(inner.const, (int, float)) else Fill("unknown")
     if value.op == "attribute" and value.attrs["name"] == "min" and value.args[0].op == "finfo":
         return Fill("finite")
-    if value.op in ("tensor", "as_tensor", "cast", "buffer", "identity", "number", "full") and value.args:
-        return fill_of(value.args[1] if value.op == "full" and len(value.args) > 1 else value.args[0])
+    if value.op in ("full", "full_like") and len(value.args) > 1:
+        return fill_of(value.get("fill_value") or value.args[1])
+    if value.op in ("tensor", "as_tensor", "cast", "buffer", "identity", "number") and value.args:
+        return fill_of(value.args[0])
     if value.op in ("attribute",):
         made = definition(value)
         if made is not None:
@@ -58,7 +61,7 @@ def is_bool(value: Value, depth: int = 0) -> bool:
     """Whether the value is a bool tensor for certain."""
     if depth > 30:
         return False
-    if value.op in ("compare", "isnan", "isinf", "isfinite", "logical_xor", "any", "all", "isin"):
+    if value.op in ("compare", "isnan", "isinf", "isfinite", "logical_xor", "logical_not", "logical_and", "logical_or", "any", "all", "isin"):
         return value.attrs.get("how") not in ("is", "is_not", "in", "not_in")
     if value.op == "cast":
         return value.attrs["kind"] == "bool"
@@ -94,6 +97,8 @@ def negated(mask: Value, certainly_bool: bool) -> Value:
                 same = (mask.attrs["how"] == "eq") == bool(right.const)  # m == True is m
                 return negated(mask.args[0], True) if same else mask.args[0]
         return compare(mask.args[0], _FLIP[mask.attrs["how"]], right)
+    if mask.op == "logical_not":
+        return as_bool(mask.args[0])
     if mask.op == "invert" and (certainly_bool or is_bool(mask.args[0])):
         return mask.args[0]
     if certainly_bool or is_bool(mask):
@@ -166,9 +171,9 @@ def triangle(value: Value, shapes: Shapes, depth: int = 0) -> Triangle | None:
     if op == "attribute":
         made = definition(value)
         return triangle(made, shapes, depth + 1) if made is not None and made.op == "buffer" and made.attrs.get("persistent") is not None else None
-    if op == "invert":
+    if op in ("invert", "logical_not"):
         inner = triangle(value.args[0], shapes, depth + 1)
-        if inner is None or not is_bool(value.args[0]):
+        if inner is None or (op == "invert" and not is_bool(value.args[0])):
             return None
         return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, float(not inner.inside), float(not inner.outside), inner.row_start)
     if op == "sub" and value.args[0].const == 1:
@@ -375,12 +380,20 @@ def hides(value: Value, shapes: Shapes, depth: int = 0) -> str:
     if op in ("call", "apply"):
         target = value.args[0] if value.args else None
         made = value.attrs.get("_made") or (definition(target) if target is not None and target.op == "attribute" else None)
+        if made is not None and made.op == "construct" and made.attrs["qualified"].startswith("einops.layers."):
+            return hides(value.args[1], shapes, depth + 1)
         return "no" if made is not None and made.op == "construct" and made.attrs["qualified"].startswith("torch.nn.") else "possible"
     if op == "getitem" and _is_cache(value.args[0]):
         stored = [v.args[2] for v in value.frame.graph.by_op.get("setitem", []) if v.args[0].key == value.args[0].key or v.args[0] is value.args[0]] if value.frame else []
         return _worst([hides(v, shapes, depth + 1) for v in stored]) if stored else "possible"
+    if op in ("einops_reduce", "gather", "stack", "conv1d", "interpolate"):
+        return hides(value.args[0], shapes, depth + 1)
+    if op in ("tuple", "list"):
+        return _worst([hides(a, shapes, depth + 1) for a in value.args])
     if op == "const":
         return "no" if isinstance(value.const, (int, float)) and value.const > STRONG else "possible"
+    if op == "masked_fill" and _covers(value):
+        return "no"
     if op in ("masked_fill", "where", "setitem"):
         fills = [v for v in value.args if v.op == "const" or v.op == "neg" or v.op == "attribute"] if op != "masked_fill" else [value.args[2]]
         bounded = all(fill_of(v).strength == "weak" for v in fills) and bool(fills)
@@ -403,9 +416,23 @@ def hides(value: Value, shapes: Shapes, depth: int = 0) -> str:
         return _worst([hides(a, shapes, depth + 1) for a in value.args if not _plain(a)])
     if op in ("add", "sub"):
         return _worst([hides(a, shapes, depth + 1) for a in value.args if not _plain(a)])
+    if op == "param":
+        given = values_passed(value)
+        return "possible" if not given else _worst([hides(v, shapes, depth + 5) for v in given if not (v.op == "const" and v.const is None)])
     if op == "phi":
         return _worst([hides(a, shapes, depth + 1) for a in value.args[1:] if a.const is not None or a.op != "const"])
     return "possible"
+
+
+def _covers(value: Value) -> bool:
+    """x.masked_fill(m != 0, a).masked_fill(m == 0, b) with two harmless numbers: nothing of x is left."""
+    inner = value.args[0]
+    if inner.op != "masked_fill" or len(value.args) < 3 or len(inner.args) < 3:
+        return False
+    a, b = value.args[1], inner.args[1]
+    if a.op != "compare" or b.op != "compare" or not all(x.same(y) for x, y in zip(a.args, b.args, strict=True)):
+        return False
+    return _FLIP.get(a.attrs["how"]) == b.attrs["how"] and all(fill_of(v.args[2]).strength == "weak" for v in (value, inner))
 
 
 def _defined(made: Value, shapes: Shapes, depth: int) -> str:
@@ -418,11 +445,10 @@ def _defined(made: Value, shapes: Shapes, depth: int) -> str:
 
 
 def _is_cache(value: Value) -> bool:
-    """An attribute that holds an empty dict at first."""
+    """An attribute that only ever holds a dict filled here."""
     while value.inplace or value.op == "mutated":
         value = value.args[0]
-    made = definition(value) if value.op == "attribute" else None
-    return made is not None and made.op == "dict"
+    return value.op == "attribute" and starts_empty(value)
 
 
 def _plain(value: Value) -> bool:

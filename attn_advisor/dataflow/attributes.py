@@ -52,16 +52,37 @@ def attribute_definition(cls: Class, name: str) -> Value | None:
         if frame is None:
             continue
         if f"self.{name}" in frame.env:
-            return frame.env[f"self.{name}"]
+            return _filled_later(frame.env[f"self.{name}"])
     found = cls.constant(name)
     if found is not None:
         return init_expression(found[1], found[0])
     return None
 
 
-def is_buffer(cls: Class, name: str) -> bool:
-    made = attribute_definition(cls, name)
-    return made is not None and made.op == "buffer"
+def _filled_later(value: Value) -> Value:
+    """A parameter or module that an initialiser fills in place is still that parameter or module."""
+    root = value
+    while (root.inplace or root.op == "mutated") and root.args:
+        root = root.args[0]
+    return root if root.op == "construct" else value
+
+
+def starts_empty(value: Value) -> bool:
+    """Whether an attribute is a cache: every assignment of it, in any method, is an empty dict."""
+    cls = value.attrs.get("_cls") or class_of(value.args[0]) if value.op == "attribute" else None
+    if cls is None:
+        return False
+    found = False
+    for member in cls.mro:
+        for method in member.methods.values():
+            for node in ast.walk(method):
+                if isinstance(node, (ast.Assign, ast.AnnAssign)):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    if any(isinstance(t, ast.Attribute) and t.attr == value.attrs["name"] for t in targets):
+                        if not (isinstance(node.value, ast.Dict) and not node.value.keys):
+                            return False
+                        found = True
+    return found
 
 
 def stored_outside_init(cls: Class, name: str) -> bool:

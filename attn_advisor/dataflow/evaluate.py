@@ -324,6 +324,12 @@ class Evaluator:
 
     # -- calls ----------------------------------------------------------------------------------------------------------------------------
     def eval_Call(self, node: ast.Call, frame: Frame) -> Value:
+        value = self.called(node, frame)
+        if value.node is not node:
+            frame.calls.setdefault(id(value), node)
+        return value
+
+    def called(self, node: ast.Call, frame: Frame) -> Value:
         function = node.func
         args, kwargs = self.arguments(node, frame)
         if isinstance(function, ast.Attribute) and not (isinstance(function.value, ast.Call) and isinstance(function.value.func, ast.Name) and function.value.func.id == "super"):

@@ -431,6 +431,7 @@ class Interpreter(Evaluator):
         if arguments.kwarg is not None:
             given[arguments.kwarg.arg] = self.value("opaque", tuple(kwargs.values()), inner.call, inner)
         inner.env.update(given)
+        inner.given = given
         return True
 
     def _returned(self, inner: Frame, frame: Frame, node: ast.AST | None) -> Value:

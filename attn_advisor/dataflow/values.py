@@ -7,7 +7,7 @@ its key says so); two names bound to the *same object* hold the same tensor.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -181,9 +181,11 @@ class Frame:
         self.bindings: list[tuple[ast.stmt, str, Value]] = []
         self.env_at: dict[ast.stmt, dict[str, Value]] = {}  # names before the statement ran
         self.contexts_at: dict[ast.stmt, tuple[tuple[Any, ...], tuple[ast.AST, ...]]] = {}
-        self.locals: frozenset[str] = frozenset()
+        self.given: dict[str, Value] = {}  # arguments, by parameter name
+        self.calls: dict[int, ast.expr] = {}  # id of a value -> the call in this body that an inlined function gave it for
         self.terminated = False
         self.cls: Class | None = None
+        graph.frames.append(self)
 
     @property
     def depth(self) -> int:
@@ -203,9 +205,9 @@ class Graph:
         self.values: list[Value] = []
         self.effects: list[Effect] = []
         self.by_op: dict[str, list[Value]] = {}
+        self.frames: list[Frame] = []
         self.budget = 60_000
         self._clock = 0
-        self.on_new: Callable[[Value], None] | None = None
 
     def tick(self) -> int:
         self._clock += 1

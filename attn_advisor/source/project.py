@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tokenize
 from collections.abc import KeysView
 from pathlib import Path
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from attn_advisor.source.module import Module
 
 _MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
+_HOOK = re.compile(rb"(\w+)\s*\.register_forward(?:_pre)?_hook\b")
+_MOST_FILES = 3000
 _LARGEST = 2_000_000  # bytes; larger files are data in disguise
 
 
@@ -23,6 +26,8 @@ class Project:
         self.root = root
         self._modules: dict[Path, Module | None] = {}
         self._exists: dict[Path, Path | None] = {}
+        self._sources: dict[Path, dict[Path, bytes]] = {}
+        self._hooked: dict[Path, frozenset[str]] = {}
 
     @staticmethod
     def find_root(path: Path) -> Path:
@@ -79,6 +84,35 @@ class Project:
             if found:
                 return found
         return None
+
+    def package_sources(self, path: Path) -> dict[Path, bytes]:
+        """The files of the topmost package `path` belongs to (of its folder, where that is no package), `path` itself included."""
+        folder = path.parent
+        while (folder.parent / "__init__.py").is_file() and folder != folder.parent:
+            folder = folder.parent
+        if folder not in self._sources:
+            pattern = "**/*.py" if (folder / "__init__.py").is_file() else "*.py"
+            found: dict[Path, bytes] = {}
+            for file in sorted(folder.glob(pattern))[:_MOST_FILES]:
+                try:
+                    if file.stat().st_size <= _LARGEST:
+                        found[file] = file.read_bytes()
+                except OSError:
+                    continue
+                self._exists.setdefault(file.with_suffix(""), file)
+            self._sources[folder] = found
+        return self._sources[folder]
+
+    def hooked(self, path: Path) -> frozenset[str]:
+        """Names of module attributes that some file of the package registers forward hooks on."""
+        folder = path.parent
+        if folder not in self._hooked:
+            names: set[str] = set()
+            for data in self.package_sources(path).values():
+                if b".register_forward" in data:
+                    names |= {m.decode() for m in _HOOK.findall(data)}
+            self._hooked[folder] = frozenset(names)
+        return self._hooked[folder]
 
     def _file(self, stem: Path) -> Path | None:
         if stem not in self._exists:

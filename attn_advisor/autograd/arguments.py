@@ -6,7 +6,7 @@ import ast
 import re
 
 from attn_advisor.autograd.attributes import number_arguments
-from attn_advisor.autograd.operations import table
+from attn_advisor.autograd.operations import CREATORS, table
 from attn_advisor.autograd.values import NUMBER, OBJECT, Memory, State, Value
 from attn_advisor.source.module import Class, Function, Module
 
@@ -28,6 +28,10 @@ _TENSOR_OPERAND = {
     "type_as",
     "masked_select",
 }
+# What modules call their tensors.
+_USUAL_TENSORS = re.compile(
+    r"(x|q|k|v|h|query|key|value|hidden|scores|logits|.*(states|mask|bias|embeds|embeddings|features))$"
+)
 _NOT_FLOATING = re.compile(
     r"mask|(^|_)ids?$|index|indices|(^|_)idx|labels?$|tokens?$|lengths?$|position_ids|input_ids|(^|_)pos$"
 )
@@ -46,25 +50,26 @@ def parameters_of(function: Function, method: bool) -> list[ast.arg]:
 def evidence(module: Module, function: Function) -> set[str]:
     """Names that the function uses as tensors."""
     found: set[str] = set()
+    if function.name == "forward":
+        found.update(argument.arg for argument in parameters_of(function, True) if _USUAL_TENSORS.match(argument.arg))
     for node in ast.walk(function):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in _TENSOR_ONLY:
             found.add(node.value.id)
         elif isinstance(node, ast.Call) and node.args:
             name = module.qualified(node.func) or ""
-            if name.startswith("torch.") and (
-                name.split(".")[-1] in table() or name.startswith("torch.nn.functional.")
-            ):
+            short = name.split(".")[-1]
+            if name.startswith("torch.") and short in table() and short not in CREATORS:
                 for arg in node.args[:3] if not name.endswith("einsum") else node.args[1:]:
                     if isinstance(arg, ast.Name):
                         found.add(arg.id)
                         break
             elif name == "einops.rearrange" and isinstance(node.args[0], ast.Name):
                 found.add(node.args[0].id)
+            elif isinstance(node.func, ast.Attribute) and node.func.attr in _TENSOR_OPERAND:
+                found.update(arg.id for arg in node.args[:1] if isinstance(arg, ast.Name))
             elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-                # x.masked_fill(mask, ...), then self.linear(x) inside forward: what goes into a layer is a tensor
+                # self.linear(x) inside forward: what goes into a layer is a tensor
                 called = node.func.attr
-                if called in _TENSOR_OPERAND and isinstance(node.args[0], ast.Name):
-                    found.add(node.args[0].id)
                 if (
                     node.func.value.id == "self"
                     and function.name == "forward"

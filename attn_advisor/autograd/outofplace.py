@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 
 from attn_advisor.autograd.interpret import Hazard
-from attn_advisor.autograd.operations import table
+from attn_advisor.autograd.operations import WRITERS, table
 from attn_advisor.autograd.reads import used_later
 from attn_advisor.findings import Edit, Fix
 from attn_advisor.source.module import Function, Module
@@ -83,7 +83,12 @@ def _edits(module: Module, hazard: Hazard, function: Function) -> list[Edit] | N
     plain = isinstance(target, (ast.Name, ast.Attribute))
     if isinstance(node, ast.AugAssign) and plain and target is node.target and type(node.op) in _SYMBOLS:
         return [_augmented(module, hazard, node)]
-    if isinstance(node, ast.Call) and hazard.op in table() and isinstance(strip_data(target), ast.Name):
+    if (
+        isinstance(node, ast.Call)
+        and hazard.op in table()
+        and hazard.op not in WRITERS
+        and isinstance(strip_data(target), ast.Name)
+    ):
         return _call(module, hazard, node, function)
     return _clone(module, hazard)
 
@@ -171,7 +176,9 @@ def _renamed(module: Module, hazard: Hazard, node: ast.Call) -> list[Edit] | Non
 
 
 def _clone(module: Module, hazard: Hazard) -> list[Edit] | None:
-    """`x = x.clone()` on the line before: the last resort."""
+    """`x = x.clone()` on the line before: the last resort. No help where the statement itself reads what it changes."""
+    if hazard.saved is not None and hazard.saved.node is hazard.node:
+        return None
     root: ast.expr = hazard.target
     while isinstance(root, ast.Subscript) or (isinstance(root, ast.Attribute) and root.attr == "data"):
         root = root.value

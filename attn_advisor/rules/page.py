@@ -31,7 +31,8 @@ class Case:
     """An example of a rule, executed by the tests: `bad` must be found, `ok` must not.
 
     `fixed` is what the fix makes of `bad`; `relation` says how the two compare when run: equal (same values and gradients),
-    differs (the fix of a bug), bad-raises. `target_torch` is the torch the case is checked for, the newest when empty.
+    differs (the fix of a bug), bad-raises. `target_torch` is the torch the case is checked for, the newest when empty. `inputs` and `init` are
+    what its last definition is run with, where the names of its parameters do not say it (rules/README.md).
     """
 
     bad: str = ""
@@ -41,6 +42,8 @@ class Case:
     verdict: str = ""
     note: str = ""
     target_torch: str = ""
+    inputs: str = ""
+    init: str = ""
 
 
 @dataclass(frozen=True)

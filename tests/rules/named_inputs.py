@@ -13,7 +13,8 @@
 | `ids`, `idx`, `input_ids` | whole numbers below 11, (B, L) |
 
 A parameter with a default that is not named here is left out. Everything else needs an `inputs` expression: a dict (or `dict(...)`) from parameter to
-one of the descriptions in attn_advisor/fixes/inputs.py; its entries go over this table. `init` gives constructor arguments in the same way.
+one of the descriptions in attn_advisor/fixes/inputs.py; its entries go over this table. `init` gives constructor arguments in the same way; those without a
+default that CONSTRUCTOR names need none.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ NAMED: dict[str, Spec] = {
     **dict.fromkeys(("past", "layer_past"), optional(Many((PAST, PAST)))),
     **dict.fromkeys(("ids", "idx", "input_ids"), IDS),
 }
+CONSTRUCTOR = {
+    **dict.fromkeys(("dim", "width", "d_model", "embed_dim", "hidden_size", "n_embd", "n_state"), 12),
+    **dict.fromkeys(("heads", "num_heads", "n_head", "n_heads", "nhead"), 3),
+    **dict.fromkeys(("head_dim", "dim_head", "d_head"), 4),
+}
 DIMS: tuple[described.Dims, ...] = (
     {"B": 2, "H": 3, "L": 4, "S": 6, "D": 4, "P": 2},
     {"B": 2, "H": 3, "L": 5, "S": 5, "D": 4, "P": 3},
@@ -75,4 +81,8 @@ def recipe_for(target: Any, inputs: str = "", init: str = "", method: str = "") 
         if name not in given and parameter.default is None:
             spec = optional(spec)
         arguments[name] = spec
-    return Recipe(arguments, dims, evaluate(init), method=method)
+    built = evaluate(init)
+    if inspect.isclass(target):
+        needed = [n for n, p in inspect.signature(target).parameters.items() if p.default is p.empty]
+        built = {name: CONSTRUCTOR[name] for name in needed if name in CONSTRUCTOR} | built
+    return Recipe(arguments, dims, built, method=method)

@@ -411,7 +411,7 @@ class Arguments:
         if not perhaps:
             assert base is not None
             return base.text
-        if len(perhaps) == 1 and (base is None or len(base.text) < 25):
+        if len(perhaps) == 1 and (base is None or base.text.isidentifier()):
             text, conditions = perhaps[0]
             return self._when(text if base is None else Text(f"{base.at(level)} {sign} {text.at(level + 1)}", level), base, conditions).text
         paths = {c for _, c in perhaps}

@@ -40,14 +40,34 @@ def attention_sites(module: Module) -> Iterator[Detection]:
 
 def _in_function(module: Module, name: str, function: Function, cls: Class | None) -> Iterator[tuple[Detection, list[ast.AST]]]:
     interpreter, frame = interpret(module, function, cls)
-    if SDPA in interpreter.graph.by_op or _beside_sdpa(function, cls):
-        return  # a fallback beside SDPA
+    fallback = SDPA in interpreter.graph.by_op or _beside_sdpa(function, cls)
     for site in find_sites(interpreter, frame):
         if _owner(site) is not frame:
             continue
         detection = _detection(module, name, site, interpreter, frame)
         if detection is not None:
+            if fallback:
+                _as_fallback(detection)
             yield detection, [s.node for s in site.softmaxes if s.node is not None]
+
+
+def _as_fallback(detection: Detection) -> None:
+    """A branch kept beside SDPA is there on purpose: worth knowing, nothing to change."""
+    detection.severity, detection.fix = "info", None
+    detection.blockers.insert(0, "stands beside a call of SDPA, as its fallback")
+    detection.prescription = "Nothing to do: another path of this code calls scaled_dot_product_attention."
+
+
+def _hooks(module: Module, cls: Class | None, site: Site) -> Problem | None:
+    """A hook that some file of the package registers on the module that makes or drops the probabilities."""
+    for value in (site.softmax, *site.softmaxes, *(k.value for k in site.behind)):
+        made = value.attrs.get("_module")
+        while made is not None and made.op == "getitem":
+            made = made.args[0]
+        name = made.attrs.get("name") if made is not None and made.op == "attribute" else None
+        if name is not None and cls is not None and name in module.project.hooked(module.path, cls.node.name):
+            return Problem("guard", value.line, f"a forward hook is registered on `{name}`, which records the weights")
+    return None
 
 
 def _beside_sdpa(function: Function, cls: Class | None) -> bool:
@@ -85,6 +105,9 @@ def _detection(module: Module, name: str, site: Site, interpreter: Interpreter, 
         return None
     shapes = Shapes(interpreter.rank_hints)
     folded = fold(site, shapes)
+    hooked = _hooks(module, frame.cls, site)
+    if hooked is not None:
+        folded.problems.append(hooked)
     made = rewrite(site, folded, shapes, interpreter, frame)
     verdict = _verdict(folded, made)
     _outside(module, frame, folded, made)
@@ -106,12 +129,8 @@ def _detection(module: Module, name: str, site: Site, interpreter: Interpreter, 
         detection.prescription = refusal.way_out[0].upper() + refusal.way_out[1:] + "."
     if verdict == "exact" and made.edits:
         safe = not any(p.kind == "unsafe" for p in folded.problems)
-        detection.fix = Fix("safe" if safe else "unsafe", f"Replace with `{made.expression}`", tuple(sorted(_distinct(made.edits))))
+        detection.fix = Fix("safe" if safe else "unsafe", f"Replace with `{made.expression}`", tuple(sorted(set(made.edits))))
     return detection
-
-
-def _distinct(edits: list[Edit]) -> set[Edit]:
-    return set(edits)
 
 
 def _verdict(folded: Folded, made: Rewrite) -> str:
@@ -131,18 +150,14 @@ def _outside(module: Module, frame: Frame, folded: Folded, made: Rewrite) -> Non
     target = module.target_torch
     if target is not None and made.call is not None:
         if target < (2, 0):
-            folded.problems.append(Problem("unsafe", made_line(made, frame), f"torch {target[0]}.{target[1]} has no SDPA; it came with 2.0"))
+            folded.problems.append(Problem("unsafe", getattr(frame.function, "lineno", 1), f"torch {target[0]}.{target[1]} has no SDPA; it came with 2.0"))
         elif target < (2, 1) and made.call.scale is not None:
-            folded.problems.append(Problem("unsafe", made_line(made, frame), "SDPA's scale came with torch 2.1"))
+            folded.problems.append(Problem("unsafe", getattr(frame.function, "lineno", 1), "SDPA's scale came with torch 2.1"))
     function = frame.function
     decorators = [*getattr(function, "decorator_list", []), *(frame.cls.node.decorator_list if frame.cls is not None else [])]
     for decorator in decorators:
         if "script" in ast.unparse(decorator).split("(")[0].split("."):
             folded.problems.append(Problem("unsafe", decorator.lineno, "scripted code"))
-
-
-def made_line(made: Rewrite, frame: Frame) -> int:
-    return getattr(frame.function, "lineno", 1)
 
 
 def _escape_texts(made: Rewrite) -> list[str]:

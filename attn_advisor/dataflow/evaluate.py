@@ -334,6 +334,10 @@ class Evaluator:
         args, kwargs = self.arguments(node, frame)
         if isinstance(function, ast.Attribute) and not (isinstance(function.value, ast.Call) and isinstance(function.value.func, ast.Name) and function.value.func.id == "super"):
             base = self.eval(function.value, frame)
+            if base.op == "class" and function.attr == "apply":
+                applied = self.autograd_function(base, args, kwargs, node, frame)
+                if applied is not None:
+                    return applied
             known = base.op == "import" or class_of(base) is not None
             if not known:
                 return self.method_call(base, function.attr, args, kwargs, node, frame)
@@ -341,6 +345,15 @@ class Evaluator:
         if isinstance(function, ast.Attribute):  # super().name(...)
             return self.super_call(function.attr, args, kwargs, node, frame)
         return self.call(self.eval(function, frame), args, kwargs, node, frame)
+
+    def autograd_function(self, cls_value: Value, args: list[Value], kwargs: dict[str, Value], node: ast.Call, frame: Frame) -> Value | None:
+        """`Function.apply(x)` of a torch.autograd.Function: its forward, whose gradient is its own."""
+        cls = cls_value.attrs["_cls"]
+        found = cls.lookup("forward")
+        if found is None or not any(isinstance(b, str) and b.startswith("torch.autograd") for c in cls.mro for b in c.bases):
+            return None
+        context = self.value("opaque", (), node, frame)
+        return self.inline(found[0], found[1].module, [context, *args], kwargs, node, frame)
 
     def arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Value], dict[str, Value]]:
         args: list[Value] = []

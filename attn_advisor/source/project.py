@@ -27,7 +27,6 @@ class Project:
         self._modules: dict[Path, Module | None] = {}
         self._exists: dict[Path, Path | None] = {}
         self._sources: dict[Path, dict[Path, bytes]] = {}
-        self._hooked: dict[Path, frozenset[str]] = {}
 
     @staticmethod
     def find_root(path: Path) -> Path:
@@ -103,16 +102,17 @@ class Project:
             self._sources[folder] = found
         return self._sources[folder]
 
-    def hooked(self, path: Path) -> frozenset[str]:
-        """Names of module attributes that some file of the package registers forward hooks on."""
-        folder = path.parent
-        if folder not in self._hooked:
-            names: set[str] = set()
-            for data in self.package_sources(path).values():
-                if b".register_forward" in data:
-                    names |= {m.decode() for m in _HOOK.findall(data)}
-            self._hooked[folder] = frozenset(names)
-        return self._hooked[folder]
+    def hooked(self, path: Path, cls: str) -> frozenset[str]:
+        """Names of the attributes of class `cls` of file `path` that a file of the package registers forward hooks on.
+
+        A file counts if it is the class's own, or imports the class from there.
+        """
+        imported = re.compile(rb"from\s+[\w.]*\b" + path.stem.encode() + rb"\s+import\s+(?:\([^)]*|[^\n]*)\b" + cls.encode() + rb"\b")
+        names: set[str] = set()
+        for file, data in self.package_sources(path).items():
+            if b".register_forward" in data and (file == path or imported.search(data)):
+                names |= {m.decode() for m in _HOOK.findall(data)}
+        return frozenset(names)
 
     def _file(self, stem: Path) -> Path | None:
         if stem not in self._exists:

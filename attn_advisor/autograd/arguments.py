@@ -58,7 +58,7 @@ def evidence(module: Module, function: Function) -> set[str]:
         elif isinstance(node, ast.Call) and node.args:
             name = module.qualified(node.func) or ""
             short = name.split(".")[-1]
-            if name.startswith("torch.") and short in table() and short not in CREATORS:
+            if name.startswith("torch.") and short in table() and (short not in CREATORS or short.endswith("_like")):
                 for arg in node.args[:3] if not name.endswith("einsum") else node.args[1:]:
                     if isinstance(arg, ast.Name):
                         found.add(arg.id)
@@ -73,7 +73,7 @@ def evidence(module: Module, function: Function) -> set[str]:
                 if (
                     node.func.value.id == "self"
                     and function.name == "forward"
-                    and re.search(r"norm|proj|linear|conv|dropout|dense|fc\d?$|embed|attn|attention|mlp|to_qkv", called)
+                    and re.search(r"norm|proj|linear|conv|dropout|dense|fc\d?$|embed|attn|attention|mlp|to_qkv|softmax|relu|gelu|act", called)
                 ):
                     found.update(arg.id for arg in node.args[:1] if isinstance(arg, ast.Name))
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):

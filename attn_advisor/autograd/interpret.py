@@ -11,8 +11,8 @@ from attn_advisor.autograd import calls
 from attn_advisor.autograd.arguments import argument_values
 from attn_advisor.autograd.evaluate import Attributes, Evaluator
 from attn_advisor.autograd.operations import AUGMENTED, table
-from attn_advisor.autograd.values import OBJECT, Memory, Saved, State, Value, merged
 from attn_advisor.autograd.reads import used_later
+from attn_advisor.autograd.values import OBJECT, Memory, Saved, State, Value, merged
 from attn_advisor.source.module import Class, Function, Module
 
 Kind = Literal["result", "outputs", "leaf", "input", "silent", "alias", "argument"]
@@ -89,7 +89,7 @@ class Interpreter(Evaluator):
         self.context = context
         # Other classes than modules (logits processors, samplers, transforms) see few tensors that need a gradient.
         self.trained = cls is not None and any(
-            isinstance(b, str) and b.endswith("Module") for c in cls.mro for b in c.bases
+            "forward" in c.methods or any(isinstance(b, str) and b.endswith("Module") for b in c.bases) for c in cls.mro
         )
         self.hazards: dict[ast.AST, Hazard] = {}
         self.stmt: ast.stmt = function.body[0]
@@ -146,7 +146,7 @@ class Interpreter(Evaluator):
     def set_item(self, target: ast.Subscript, value: Value, stmt: ast.stmt) -> None:
         base = self.evaluate(target.value)
         if base.kind == "tensor" or (
-            value.kind == "tensor" and base.kind == "unknown" and self.array_index(target.slice)
+            base.kind == "unknown" and self.array_index(target.slice) and (value.kind == "tensor" or self.trained)
         ):
             self.indexing(target.slice)
             self.write(stmt, target.value, base, "setitem", [value], {})
@@ -172,7 +172,9 @@ class Interpreter(Evaluator):
         if isinstance(stmt.target, ast.Subscript):
             base = self.evaluate(stmt.target.value)
             if base.kind == "tensor" or (
-                operand.kind == "tensor" and base.kind == "unknown" and self.array_index(stmt.target.slice)
+                base.kind == "unknown"
+                and self.array_index(stmt.target.slice)
+                and (operand.kind == "tensor" or self.trained)
             ):
                 self.indexing(stmt.target.slice)
                 self.write(stmt, stmt.target.value, base, op, [operand], {}, part=True)
@@ -448,7 +450,7 @@ class Interpreter(Evaluator):
         """Whether changing this argument is news to the caller."""
         if self.context.documented or not self.gradients:
             return False
-        cachelike = re.search(r"cache|past|buffer|(^|_)out(put)?s?(_|$)|state|workspace|(^|_)kv", memory.name)
+        cachelike = re.search(r"cache|past|buffer|(^|_)out(put)?s?(_|$)|^states?$|(recurrent|ssm|conv|rnn|cell|prev|model)_states?$|workspace|(^|_)kv", memory.name)
         return not (cachelike and op in ("setitem", "copy", "index_copy", "scatter", "index_put", "fill", "zero"))
 
     def note_aliases(self, hazard: Hazard) -> None:

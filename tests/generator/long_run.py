@@ -79,6 +79,9 @@ def main() -> int:
         print(f"\n{problem}: {len(seeds)}, seeds {sorted(seeds)[:30]}")
         shown = set()
         for seed in sorted(seeds)[: options.shrink]:
+            if try_program(generate(seed)).problem != problem:
+                print(f"--- seed {seed}: not seen again")
+                continue
             program = smallest(generate(seed), problem)
             if program.text in shown:
                 continue

@@ -20,7 +20,7 @@ from tests.realcode.recipe import Recipe
 from tests.realcode.recipes import small, timm, transformers_decoders, transformers_encoders, vit_pytorch
 from tests.realcode.trees import Tree
 
-pytestmark = pytest.mark.realcode
+pytestmark = [pytest.mark.realcode, pytest.mark.filterwarnings("ignore")]
 ENOUGH = 50  # different attention classes whose code the fixes change and that are then run
 RECIPES = [
     *transformers_encoders.RECIPES,

@@ -40,7 +40,11 @@ def profile(*arguments: str) -> tuple[list[dict[str, Any]], float]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     wall = time.perf_counter() - started
     print(" ".join(arguments), f"{wall:.1f} s, status {done.returncode}", done.stderr.strip()[-300:], flush=True)
-    return (json.loads(done.stdout) if done.stdout.strip() else []), wall
+    results = json.loads(done.stdout) if done.stdout.strip() else []
+    for result in results:
+        result["file"] = str(Path(result["file"]).relative_to(ROOT))
+        result["target"] = f"{result['file']}:{result['line']}"
+    return results, wall
 
 
 def measured(result: dict[str, Any], name: str) -> dict[str, Any] | None:

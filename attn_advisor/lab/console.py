@@ -37,9 +37,11 @@ def show(console: Console, result: dict[str, Any]) -> None:
     if not result["candidates"]:
         console.print(Text(f"  not measured: {result['reason']}", style="yellow"))
         return
-    console.print(_candidates(result))
+    console.print(_candidates(console, result))
+    for left_out in (c for c in result["candidates"] if c["median_ms"] is None):
+        console.print(Text(f"  {LABELS[left_out['name']]}: {left_out['reason']}", style="dim"))
     if result["breakdown"]:
-        console.print(_breakdown(result))
+        console.print(_breakdown(console, result))
     for advice in result["prescriptions"]:
         console.print(_prescription(advice))
     for note in result["notes"]:
@@ -56,12 +58,14 @@ def _title(result: dict[str, Any]) -> RenderableType:
     )
 
 
-def _candidates(result: dict[str, Any]) -> Table:
+def _candidates(console: Console, result: dict[str, Any]) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="bold dim")
     table.add_column("candidate", no_wrap=True)
-    for name in ("ms", "± iqr", "speed-up"):
+    wide = console.width >= 90
+    for name in ("ms", "± iqr", "speed-up") if wide else ("ms", "speed-up"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", width=18)
+    bar = 18 if console.width >= 110 else 8
+    table.add_column("", width=bar)
     for name in ("peak", "error"):
         table.add_column(name, justify="right", no_wrap=True)
     train = result["mode"] == "train"
@@ -74,18 +78,15 @@ def _candidates(result: dict[str, Any]) -> Table:
     for found in rows:
         label = LABELS.get(found["name"], found["name"])
         if found["median_ms"] is None:
-            table.add_row(
-                Text(label, style="dim"), "", "", "", "", "", *[""] * (1 + train), Text(found["reason"], style="dim")
-            )
             continue
         style = "bold green" if found["median_ms"] == best else ""
         speedup = found["speedup"]
         table.add_row(
             Text(label, style=style),
             Text(milliseconds(found["median_ms"]), style=style),
-            milliseconds(found["iqr_ms"]),
+            *([milliseconds(found["iqr_ms"])] if wide else []),
             f"x{speedup:.2f}" if speedup else "",
-            ProgressBar(total=most, completed=speedup or 0, width=18, complete_style="green", finished_style="green"),
+            ProgressBar(total=most, completed=speedup or 0, width=bar, complete_style="green", finished_style="green"),
             size(found["peak_bytes"]) if found["peak_bytes"] is not None else "",
             _number(found["max_abs_error"]),
             *([_number(found["max_grad_error"])] if train else []),
@@ -98,7 +99,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.1e}"
 
 
-def _breakdown(result: dict[str, Any]) -> Table:
+def _breakdown(console: Console, result: dict[str, Any]) -> Table:
     table = Table(
         box=None,
         padding=(0, 1),
@@ -108,11 +109,11 @@ def _breakdown(result: dict[str, Any]) -> Table:
         title_justify="left",
     )
     table.add_column("line", justify="right")
-    table.add_column("source", no_wrap=True, max_width=64)
-    table.add_column("operation")
-    table.add_column("time", justify="right")
-    table.add_column("", width=12)
-    table.add_column("allocates", justify="right")
+    table.add_column("source", no_wrap=True, max_width=max(20, min(72, console.width - 50)))
+    table.add_column("operation", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("", width=8)
+    table.add_column("allocates", justify="right", no_wrap=True)
     peak = (result.get("peak") or {}).get("line")
     shown = [b for b in result["breakdown"] if b["time_share"] >= 0.01 or b["line"] == peak]
     for part in shown:
@@ -122,7 +123,7 @@ def _breakdown(result: dict[str, Any]) -> Table:
             part["source"] or "(elsewhere)",
             part["op"],
             f"{100 * part['time_share']:.0f} %",
-            ProgressBar(total=1.0, completed=part["time_share"], width=12),
+            ProgressBar(total=1.0, completed=part["time_share"], width=8),
             Text.assemble(size(part["bytes"]) if part["bytes"] else "", (" ← peak", "red") if at_peak else ""),
         )
     return table

@@ -33,7 +33,7 @@ def run(
     setup = program.setup(sizes, DTYPES[dtype], device, mode, job.seed)
     calls, problem = _sdpa_calls(program, setup)
     progress("slices", "")
-    how = slices.plan(program, program.tiny)
+    how = slices.plan(program, program.tiny, train)
     progress("reference", "")
     reference = equivalence.reference(program, setup, how, train, device)
     rows: dict[str, dict[str, Any]] = {}

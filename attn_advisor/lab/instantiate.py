@@ -161,7 +161,8 @@ def _sized(name: str, default: Any, sizes: Sizes) -> Any:
     for pattern in (roles.KV_HEADS, roles.HEADS, roles.HEAD_DIM, roles.CONTEXT, roles.WIDTH):
         if roles.means(pattern, name) and not roles.means(r"p|rate", name):
             optional = default is None and pattern is not roles.CONTEXT
-            return None if optional else roles.number(name, sizes)
+            value = roles.number(name, sizes)
+            return None if optional else value[0] if isinstance(value, tuple) else value
     return None
 
 

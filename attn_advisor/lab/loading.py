@@ -91,7 +91,9 @@ class _Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__path__ = []
 
 
-def _attribute(module: str, name: str) -> Placeholder:
+def _attribute(module: str, name: str) -> Any:
+    if name == "__version__":
+        return "0.0.0"
     if name.startswith("__") and name.endswith("__"):
         raise AttributeError(name)
     return Placeholder(f"{module}.{name}")

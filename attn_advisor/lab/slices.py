@@ -108,16 +108,16 @@ def output_axes(output: torch.Tensor, sizes: Sizes) -> str:
     return ""
 
 
-def plan(program: Program, tiny: Sizes) -> Plan:
+def plan(program: Program, tiny: Sizes, train: bool) -> Plan:
     """How the program may be sliced, proved by comparing slices with the whole at a tiny size."""
-    setup = program.setup(tiny, torch.float64, torch.device("cpu"), "train")
-    full = whole(setup, "as_written", True)
+    setup = program.setup(tiny, torch.float64, torch.device("cpu"), "train" if train else "forward")
+    full = whole(setup, "as_written", train)
     axes = output_axes(full.output, tiny)
     for option in (Plan(True, True, axes), Plan(True, False, axes)):
         if not axes or not ("b" in axes or "n" in axes) or ("n" in axes and not option.heads):
             continue
         with contextlib.suppress(Exception):
-            sliced = run(program, setup, option, torch.float64, True, 1)
+            sliced = run(program, setup, option, torch.float64, train, 1)
             same = _close(sliced.output, full.output) and full.grads.keys() == sliced.grads.keys()
             if same and all(_close(sliced.grads[k], full.grads[k]) for k in full.grads):
                 return option

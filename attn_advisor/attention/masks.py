@@ -14,6 +14,7 @@ from attn_advisor.dataflow.values import UNKNOWN, Value
 _FLIP = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 # Facts: fills of -1e4 and below act as -inf beside ordinary scores.
 STRONG = -1e4
+_LOWEST = -3.4028234663852886e38  # torch.finfo(torch.float32).min
 _LAYOUT = frozenset("unsqueeze squeeze reshape expand getitem transpose permute contiguous identity rearrange cast flatten unflatten repeat repeat_interleave einops_repeat expand_as buffer".split())
 
 
@@ -55,6 +56,12 @@ def fill_of(value: Value) -> Fill:
         a, b = fill_of(value.args[1]), fill_of(value.args[2])
         return a if a == b else Fill(a.strength) if a.strength == b.strength and a.strength in ("finite", "inf") else Fill("unknown")
     return Fill("unknown")
+
+
+def number_of(value: Value) -> float | None:
+    """The number a fill is; `finfo(dtype).min` counts as float32's, whatever the dtype."""
+    fill = fill_of(value)
+    return _LOWEST if fill.number is None and fill.strength == "finite" else fill.number
 
 
 def is_bool(value: Value, depth: int = 0) -> bool:
@@ -181,13 +188,18 @@ def triangle(value: Value, shapes: Shapes, depth: int = 0) -> Triangle | None:
         return None if inner is None else Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, 1 - inner.inside, 1 - inner.outside, inner.row_start)
     if op == "mul" and len(value.args) == 2:
         for factor, other in (value.args, value.args[::-1]):
-            number = fill_of(factor).number if factor.op != "param" else None
+            number = number_of(factor) if factor.op != "param" else None
             inner = triangle(other, shapes, depth + 1) if number is not None and number != -math.inf else None
             if inner is not None and number is not None:
                 return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, number * inner.inside, number * inner.outside, inner.row_start)
         return None
     if op == "masked_fill":
         return _filled(value, shapes, depth)
+    if op == "where" and len(value.args) == 3:
+        inner, kept, other = triangle(value.args[0], shapes, depth + 1), number_of(value.args[1]), number_of(value.args[2])
+        if inner is None or kept is None or other is None:
+            return None
+        return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, kept if inner.inside else other, kept if inner.outside else other, inner.row_start)
     if op == "transpose" and value.attrs.get("dims") in ((-2, -1), (-1, -2), (0, 1), (1, 0)):
         inner = triangle(value.args[0], shapes, depth + 1)
         if inner is None or inner.row_start != "0" or (value.attrs["dims"] in ((0, 1), (1, 0)) and shapes.rank(value.args[0]) != 2):
@@ -213,7 +225,7 @@ def _constant_matrix(value: Value) -> float | None:
         fill = value.get("fill_value") or (value.args[1] if len(value.args) > 1 and value.op != "new_full" else value.args[2] if len(value.args) > 2 else None)
         if fill is None:
             return None
-        number = fill.const if isinstance(fill.const, (int, float)) else fill_of(fill).number
+        number = fill.const if isinstance(fill.const, (int, float)) else number_of(fill)
         return float(number) if number is not None and number is not UNKNOWN else None
     if value.op in ("cast", "identity", "unsqueeze") and value.args:
         return _constant_matrix(value.args[0])
@@ -279,7 +291,7 @@ def _positions(value: Value, shapes: Shapes) -> tuple[str, Dim] | None:
 def _filled(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
     """zeros.masked_fill(triangle, number)."""
     ground = _constant_matrix(value.args[0])
-    number = fill_of(value.args[2]).number if len(value.args) > 2 else None
+    number = number_of(value.args[2]) if len(value.args) > 2 else None
     if number is None and len(value.args) > 2 and isinstance(value.args[2].const, (int, float)):
         number = float(value.args[2].const)
     if number is None:

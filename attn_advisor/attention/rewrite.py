@@ -71,7 +71,7 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     name, imported = functional_name(frame.module, frame)
     out.expression = f"{name}.{SDPA}({', '.join(out.call.arguments())}){out.call.suffix}"
     out.edits = Editor(frame.module, removal, stmt, node, out.call, name, imported).edits()
-    out.edits += _view_edits(site, frame.module)
+    out.edits += view_edits(site.output, frame.module)
     out.edits += changes
     out.edits += [Edit(*frame.module.source.span(a.node), a.text) for a in about if id(a.value) in after and not _within(a.node, [node, *removal.removed])]
     return out
@@ -226,10 +226,10 @@ def _out_of_place(user: Value, frame: Frame) -> Edit | None:
     return Edit(start, end, f"{stmt.target.id} = {stmt.target.id} {sign} {value}")
 
 
-def _view_edits(site: Site, module: Module) -> list[Edit]:
+def view_edits(output: Value, module: Module) -> list[Edit]:
     """`.view` of the output becomes `.reshape`: SDPA's output may have other strides."""
     edits: dict[tuple[int, int], Edit] = {}
-    stack, seen = list(site.output.users), set()
+    stack, seen = list(output.users), set()
     while stack:
         user = stack.pop()
         if id(user) in seen:
@@ -273,14 +273,15 @@ class Editor:
         self.newline = "\r\n" if "\r\n" in self.source.text else "\n"
 
     def edits(self) -> list[Edit]:
-        edits, comments = self._removals()
+        edits, comments = self.removals()
         edits.append(self._replacement(comments))
         if self.imported:
             edits.append(self._import())
         return edits
 
     # -- removed statements ---------------------------------------------------------------------------------------------------------------
-    def _removals(self) -> tuple[list[Edit], list[str]]:
+    def removals(self) -> tuple[list[Edit], list[str]]:
+        """Edits that take out the statements nothing needs any more, and the comments that stood on their lines."""
         removed = self.removal.removed
         edits: list[Edit] = []
         comments: list[str] = []

@@ -6,10 +6,11 @@ import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from attn_advisor.fixes.executor import ALL_ROWS, NOT_EMPTY, Source, compare
-from attn_advisor.pipeline import check_text, fix_text
+from attn_advisor.pipeline import check_text, default_settings, fix_text
 from attn_advisor.settings import Settings
 from tests.generator.choices import shrink
 from tests.generator.programs import Program, again
@@ -32,10 +33,9 @@ class Trial:
     fixed: str = ""
 
 
+@cache
 def settings() -> Settings:
     """The tool as it comes."""
-    from attn_advisor.pipeline import default_settings
-
     return default_settings(str(Path(__file__).anchor + "generated/subject.py"))
 
 
@@ -56,7 +56,9 @@ def try_program(program: Program, signatures: bool = True) -> Trial:
         results = []
         for unsafe in (False, True):
             text, _, _ = fix_text(program.text, where, settings(), unsafe=unsafe)
-            again_text, _, _ = fix_text(text, where, settings(), unsafe=unsafe)
+            again_text = text
+            if text not in (program.text, *results):
+                again_text, _, _ = fix_text(text, where, settings(), unsafe=unsafe)
             results.append(text)
             lost = [
                 note

@@ -39,10 +39,6 @@ def settings() -> Settings:
     return default_settings(str(Path(__file__).anchor + "generated/subject.py"))
 
 
-def check_only(text: str) -> list[str]:
-    return [found.code for found in check_text(text, "/generated/subject.py", settings())]
-
-
 def try_program(program: Program, signatures: bool = True) -> Trial:
     """Check, fix (safe, then unsafe), fix again, and run. Nothing raises: a traceback of the tool is a problem too."""
     trial = Trial()

@@ -1,4 +1,4 @@
-"""Masks that look causal and are not, or are not for every length: `is_causal=True` would change what is computed."""
+"""Masks that look causal and are not, or are not for every length: the causal flag would change what is computed."""
 
 import math
 

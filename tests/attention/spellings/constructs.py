@@ -456,7 +456,7 @@ def filled_where_zero(q, k, v, mask):
     return scores.softmax(-1) @ v
 
 
-# exact, safe: None if mask is None else
+# exact, safe: attn_mask=mask
 def optional_bool_mask(q, k, v, mask=None):
     scores = q @ k.mT
     if mask is not None:

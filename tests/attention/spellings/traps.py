@@ -254,7 +254,7 @@ def positive_index_of_the_key_axis(x, mask):
     return torch.bmm(scores.softmax(dim=2), x)
 
 
-# refuse, none
+# any, none
 # inputs: dict(q=Tensor(("B", "H", "L", "D")), k=Tensor(("B", "H", "L", "D")), v=Tensor(("B", "H", "L", "D")))
 def softmax_over_the_queries(q, k, v):
     return (q @ k.mT).softmax(dim=-2) @ v

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -156,11 +157,9 @@ def measure_all(found: list[Any], options: dict[str, Any]) -> list[dict[str, Any
     from attn_advisor.lab import advice, console, session
 
     full = options["output_format"] == "full"
-    out = Console(
-        record=options["html"] is not None,
-        quiet=not full and options["html"] is None,
-        file=None if full else open_null(),
-    )
+    page = options["html"] is not None
+    shown = sys.stdout if full else io.StringIO()
+    out = Console(file=shown, record=page, quiet=not (full or page), width=None if shown.isatty() else 120)
     results: list[dict[str, Any]] = []
     applicable: list[tuple[Any, list[dict[str, Any]]]] = []
     with _progress(len(found)) as listen:
@@ -182,13 +181,6 @@ def measure_all(found: list[Any], options: dict[str, Any]) -> list[dict[str, Any
     if options["html"]:
         out.save_html(str(options["html"]))
     return results
-
-
-def open_null() -> Any:
-    """A text file that keeps nothing."""
-    import io
-
-    return io.StringIO()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -53,7 +54,9 @@ def _title(result: dict[str, Any]) -> RenderableType:
     details = [result.get("shape"), result.get("dtype"), result.get("mode"), result.get("device")]
     level = f"{result['level']} level" if result.get("level") else None
     return Group(
-        Text.assemble((result["target"], "bold cyan"), "  ", (result["function"], "bold")),
+        Text.assemble(
+            (f"{os.path.relpath(result['file'])}:{result['line']}", "bold cyan"), "  ", (result["function"], "bold")
+        ),
         Text("  " + "  ·  ".join(str(d) for d in [*details, level] if d), style="dim"),
     )
 

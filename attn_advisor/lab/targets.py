@@ -13,7 +13,8 @@ from attn_advisor import files
 from attn_advisor.findings import Finding
 from attn_advisor.fixes.apply import apply
 from attn_advisor.lab.job import Job
-from attn_advisor.pipeline import check_text
+from attn_advisor.pipeline import Checker
+from attn_advisor.rules.selection import UNREADABLE
 from attn_advisor.settings import Resolver, Settings
 from attn_advisor.source.project import Project
 from attn_advisor.source.text import SourceText
@@ -52,22 +53,30 @@ def find(targets: Sequence[str], resolver: Resolver, options: dict[str, Any]) ->
         for file, settings in files.discover([path], resolver):
             try:
                 content = files.read(file)
-                found += _in_file(file, content, settings, line, name, options)
+                found += _in_file(file, content, settings, line, name, options, problems)
             except files.ReadError as error:
                 problems.append(f"{file}: {error.reason}")
-            except SyntaxError as error:
-                problems.append(f"{file}: syntax error: {error}")
         if len(found) == before and not problems:
             problems.append(f"{given}: no hand-written attention was found")
     return found, problems
 
 
 def _in_file(
-    file: str, content: files.Content, settings: Settings, line: int | None, name: str | None, options: dict[str, Any]
+    file: str,
+    content: files.Content,
+    settings: Settings,
+    line: int | None,
+    name: str | None,
+    options: dict[str, Any],
+    problems: list[str],
 ) -> Iterator[Target]:
-    settings = dataclasses.replace(settings, enabled=frozenset(CODES), ignore_noqa=True, per_file_ignores=())
+    enabled = frozenset((*CODES, UNREADABLE))
+    settings = dataclasses.replace(settings, enabled=enabled, ignore_noqa=True, per_file_ignores=())
     source = SourceText(content.text, file)
-    sites = [f for f in check_text(content.text, file, settings) if f.code in CODES]
+    errors: list[str] = []
+    findings = Checker(file, settings, errors).check(content.text)
+    sites = [f for f in findings if f.code in CODES]
+    problems += [f"{file}: {text}" for text in (*errors, *(f.message for f in findings if f.code == UNREADABLE))]
     if line is not None:
         sites = _at_line(sites, source, line)
     if name is not None:

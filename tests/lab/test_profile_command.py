@@ -1,0 +1,145 @@
+"""The command as people use it: JSON by the contract, exit statuses, --fix, reports."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from attn_advisor.cli import cli
+from attn_advisor.lab import commands
+from tests.lab.jobs import FIXTURES, SMALL
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+KEYS = {
+    "target", "file", "line", "function", "level", "device", "torch", "inputs", "mode", "candidates", "breakdown", "backend",
+    "memory_forecast", "prescriptions",
+}  # fmt: skip
+CANDIDATE = {
+    "name", "ok", "reason", "median_ms", "iqr_ms", "runs", "peak_bytes", "kernels", "backend", "max_abs_error", "max_grad_error", "speedup",
+}  # fmt: skip
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(cli, ["profile", *arguments, "--device", "cpu", "--budget", "0.3"])
+
+
+@needs_torch
+def test_json_by_the_contract():
+    result = run(str(FIXTURES / "tutorial.py"), "--shape", SMALL, "--mode", "both", "--output-format", "json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [r["mode"] for r in found] == ["forward", "train"]
+    for one in found:
+        assert set(one) >= KEYS
+        assert [c["name"] for c in one["candidates"]][:3] == ["as_written", "inplace", "sdpa"]
+        assert all(set(c) == CANDIDATE for c in one["candidates"])
+        by_name = {c["name"]: c for c in one["candidates"]}
+        assert by_name["sdpa"]["ok"] and by_name["sdpa"]["backend"] == "flash"
+        assert by_name["sdpa_cudnn"]["reason"] == "only on CUDA" and not by_name["sdpa_cudnn"]["ok"]
+        assert {i["role"] for i in one["inputs"]} == {"query", "key", "value", "mask"}
+        query = next(i for i in one["inputs"] if i["name"] == "q")
+        assert query["shape"] == [2, 3, 32, 8] and query["requires_grad"] is (one["mode"] == "train")
+        assert {b["line"] for b in one["breakdown"]} >= {15, 16, 17, 18, 19}
+        assert sum(b["time_share"] for b in one["breakdown"]) == pytest.approx(1, abs=0.1)
+        assert set(one["memory_forecast"]["largest"]) == {"as_written", "sdpa"}
+        assert (by_name["sdpa"]["max_grad_error"] is not None) is (one["mode"] == "train")
+
+
+@needs_torch
+def test_table_breakdown_and_verdict():
+    result = run(f"{FIXTURES / 'tutorial.py'}:17", "--shape", SMALL)
+    assert result.exit_code == 0, result.output
+    for text in (
+        "tutorial.py:15",
+        "NaiveCausalAttention.forward",
+        "as written",
+        "SDPA",
+        "speed-up",
+        "masked_fill",
+        "softmax",
+        "verdict:",
+    ):
+        assert text in result.output
+
+
+@needs_torch
+def test_fix_applies_what_gained(tmp_path):
+    path = tmp_path / "tutorial.py"
+    for least, changed in (("1000", False), ("1.0", True)):
+        shutil.copy(FIXTURES / "tutorial.py", path)
+        before = path.read_text()
+        result = run(str(path), "--shape", "B=2,H=4,S=512,D=32", "--min-speedup", least, "--fix")
+        assert result.exit_code == 0, result.output
+        if changed and "within the spread" in result.output:
+            pytest.skip("this machine is too busy to measure")
+        assert (path.read_text() != before) is changed
+        assert ("applied" in result.output) and ("not applied" in result.output) is not changed
+    assert "scaled_dot_product_attention" in path.read_text()
+
+
+@needs_torch
+def test_files_are_written(tmp_path):
+    saved, page = tmp_path / "out.json", tmp_path / "out.html"
+    result = run(
+        str(FIXTURES / "tutorial.py"),
+        "--shape",
+        SMALL,
+        "--save",
+        str(saved),
+        "--html",
+        str(page),
+        "--output-format",
+        "json",
+    )
+    assert json.loads(saved.read_text()) == json.loads(result.stdout)
+    assert "as written" in page.read_text()
+
+
+def test_nothing_measured_is_status_2(tmp_path):
+    clean = tmp_path / "clean.py"
+    clean.write_text("x = 1\n")
+    for arguments, message in (
+        ([str(clean)], "no hand-written attention was found"),
+        ([str(tmp_path / "missing.py")], "no such file"),
+        ([f"{FIXTURES / 'tutorial.py'}::NoSuchClass"], "no hand-written attention was found"),
+        ([str(FIXTURES / "tutorial.py"), "--shape", "Q=3"], "expected B, H, L, S or D"),
+        ([str(FIXTURES / "tutorial.py"), "--candidates", "sdpa,magic"], "'magic' is none of"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 2 and message in result.output, result.output
+
+
+def test_without_torch(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        commands.importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else real(name, *rest)
+    )
+    result = run(str(FIXTURES / "tutorial.py"))
+    assert result.exit_code == 2 and "torch is not installed" in result.output
+    doctor = CliRunner().invoke(cli, ["doctor", "--output-format", "json"])
+    assert doctor.exit_code == 2
+    assert next(r for r in json.loads(doctor.stdout) if r["part"] == "torch")["ok"] is False
+
+
+@needs_torch
+def test_doctor_and_backends():
+    doctor = CliRunner().invoke(cli, ["doctor", "--output-format", "json"])
+    assert doctor.exit_code == 0
+    parts = {r["part"]: r for r in json.loads(doctor.stdout)}
+    assert parts["torch"]["ok"] and "flash-attn" in parts["FlashAttention 2"]["cost"]
+    here = CliRunner().invoke(cli, ["backends", "--device", "cpu", "--dtype", "float32", "--output-format", "json"])
+    assert json.loads(here.stdout)[0]["chosen"] == "flash"
+
+
+def test_backends_from_the_table():
+    result = CliRunner().invoke(
+        cli, ["backends", "--gpu", "H200", "--gpu", "t4", "--mask", "bool", "--output-format", "json"]
+    )
+    h200, t4 = json.loads(result.stdout)
+    assert (h200["chosen"], h200["rejected"]) == ("cudnn", {"flash": "takes no mask tensor"})
+    assert t4["chosen"] == "math"
+    assert CliRunner().invoke(cli, ["backends", "--gpu", "H9000"]).exit_code == 2

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from attn_advisor.attention import layout, masks
 from attn_advisor.attention.axes import Labels
+from attn_advisor.attention.conditions import all_follow
 from attn_advisor.attention.express import ATOM, BITAND, COMPARE, COND, OR, PRODUCT, UNARY, Inexpressible, Text, Writer
 from attn_advisor.attention.fold import Factor, Folded, Item, Problem, none_test
 from attn_advisor.attention.layout import Target
@@ -421,19 +422,29 @@ class Arguments:
                 first, second = (a, b) if ca[0][1] else (b, a)
                 return f"{first.at(OR)} if {self._condition(((ca[0][0], True),))} else {second.at(COND)}"
         name = self._fresh("attn_mask")
-        self.call.statements.append(f"{name} = {base.text if base is not None else 'None'}")
-        for number, (text, conditions) in enumerate(perhaps):
+        start = base.text if base is not None else "None"
+        given: list[tuple[Condition, ...]] = []  # under any of these there is a mask already
+        if base is None and self._passes(*perhaps[0]):
+            start, given, perhaps = perhaps[0][0].text, [perhaps[0][1]], perhaps[1:]
+        self.call.statements.append(f"{name} = {start}")
+        for text, conditions in perhaps:
             self.call.statements.append(f"if {self._condition(conditions)}:")
-            if base is None and number == 0:
+            if base is None and not given:
                 self.call.statements.append(f"    {name} = {text.text}")
-            elif base is None:
+            elif base is None and not any(all_follow(c, conditions) for c in given):
                 self.call.statements.append(f"    {name} = {text.at(OR)} if {name} is None else {name} {sign} {text.at(level + 1)}")
             else:
                 self.call.statements.append(f"    {name} = {name} {sign} {text.at(level + 1)}")
         return name
 
+            given.append(conditions)
     def _when(self, text: Text, otherwise: Text | None, conditions: tuple[Condition, ...]) -> Text:
         """text under the conditions, else `otherwise` (None if there is nothing)."""
+    def _passes(self, text: Text, conditions: tuple[Condition, ...]) -> bool:
+        """Whether the text is None exactly where the conditions do not hold."""
+        tested = none_test(conditions[0]) if len(conditions) == 1 else None
+        return tested is not None and self.writer.write(tested).text == text.text
+
         other = otherwise.text if otherwise is not None else "None"
         if len(conditions) == 1:
             tested = none_test(conditions[0])

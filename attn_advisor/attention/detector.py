@@ -121,7 +121,7 @@ def _detection(module: Module, name: str, site: Site, interpreter: Interpreter, 
     detection = Detection(_CODES[verdict], start, end, name, facts, verdict=verdict)
     detection.values = {k: str(facts[k]) for k in ("query", "key", "value")}
     detection.blockers = list(dict.fromkeys(blockers))
-    if made.call is not None and verdict == "exact":
+    if made.call is not None and (verdict == "exact" or made.guarded):
         detection.assumes = list(dict.fromkeys(made.call.assumes))
     refusal = next((p for p in folded.problems if p.kind == "refuse"), None)
     detection.values["reason"] = f"line {refusal.line} {refusal.text}" if refusal is not None else detection.blockers[0] if detection.blockers else ""
@@ -139,6 +139,8 @@ def _verdict(folded: Folded, made: Rewrite) -> str:
         return "refuse"
     return "guarded" if "guard" in kinds or made.escapes else "exact"
 
+    elif verdict == "guarded" and made.edits:
+        detection.fix = Fix("unsafe", f"Keep these lines where the weights are wanted, else `{made.expression}`", tuple(sorted(set(made.edits))))
 
 def _outside(module: Module, frame: Frame, folded: Folded, made: Rewrite) -> None:
     """What the rest of the file forbids."""
@@ -164,14 +166,15 @@ def _escape_texts(made: Rewrite) -> list[str]:
     texts = []
     for value, effect in made.escapes:
         if effect is None:
-            texts.append(f"line {value.line}: the weights are handed to another function")
+            texts.append(f"line {value.line}: the weights are handed to another function{always}")
         elif effect.kind == "return":
-            texts.append(f"line {effect.stmt.lineno}: the weights are returned")
+            texts.append(f"line {effect.stmt.lineno}: the weights are returned{always}")
         elif effect.kind == "store":
-            texts.append(f"line {effect.stmt.lineno}: the weights are stored in `{effect.name}`")
+            texts.append(f"line {effect.stmt.lineno}: the weights are stored in `{effect.name}`{always}")
         else:
-            texts.append(f"line {effect.stmt.lineno}: the weights are used ({effect.kind})")
+            texts.append(f"line {effect.stmt.lineno}: the weights are used{always} ({effect.kind})")
     return texts
+        always = " always" if any(effect is a for a in made.always) else ""
 
 
 def _facts(site: Site, folded: Folded, made: Rewrite, frame: Frame) -> dict[str, object]:

@@ -9,8 +9,8 @@ from attn_advisor.attention.fold import none_test
 from attn_advisor.dataflow.evaluate import storage
 from attn_advisor.dataflow.values import Effect, Frame, Graph, Value
 
-_CHECKS = ("assert", "raise")
-_CALLS = frozenset({"call", "method", "apply", "py_print"})
+CHECKS = ("assert", "raise")
+CALLS = frozenset({"call", "method", "apply", "py_print"})
 
 
 class Liveness:
@@ -24,13 +24,13 @@ class Liveness:
         self.about = {id(v) for v in about}
         self.roots: list[tuple[Value, Effect | None]] = []
         for effect in graph.effects:
-            if effect.kind in _CHECKS or effect.kind == "inlined_return" or (effect.kind == "condition" and _only_refuses(effect.stmt)):
+            if effect.kind in CHECKS or effect.kind == "inlined_return" or (effect.kind == "condition" and only_refuses(effect.stmt)):
                 continue
             self.roots.append((effect.value, effect))
         for value in graph.values:
             if id(value) in own:
                 continue
-            if value.op in _CALLS and value.stmt is not None:
+            if value.op in CALLS and value.stmt is not None and not isinstance(value.stmt, (ast.Raise, ast.Assert)):
                 self.roots.append((value, None))
             elif value.inplace and storage(value).op in ("param", "attribute", "self", "loop", "opaque", "element", "call", "part", "getitem") and storage(value) is not value:
                 self.roots.append((value, None))
@@ -51,7 +51,7 @@ class Liveness:
                 continue
             else:
                 stack.extend(value.args)
-                stack.extend(test for test, _ in value.conditions if value.op in _CALLS)
+                stack.extend(test for test, _ in value.conditions if value.op in CALLS)
         return seen
 
     def reasons(self, targets: Iterable[Value], output: Value, instead: Iterable[Value]) -> list[tuple[Value, Effect | None]]:
@@ -73,7 +73,7 @@ class Liveness:
         return found
 
 
-def _only_refuses(stmt: ast.stmt) -> bool:
+def only_refuses(stmt: ast.stmt) -> bool:
     """`if ...: raise`: a check of the input, which a rewrite need not repeat."""
     return isinstance(stmt, ast.If) and not stmt.orelse and len(stmt.body) == 1 and isinstance(stmt.body[0], ast.Raise)
 
@@ -136,7 +136,7 @@ class Removal:
         return any(isinstance(n, ast.Name) and self._gone(n) for n in ast.walk(stmt))
 
     def _is_check(self, stmt: ast.If) -> bool:
-        return _only_refuses(stmt) and self._needs_removed(stmt.test)
+        return only_refuses(stmt) and self._needs_removed(stmt.test)
 
     def dangling(self, replaced: ast.AST, rewritten: Iterable[ast.AST] = ()) -> list[ast.Name]:
         """Names that kept code reads although what bound them goes; `rewritten` nodes get new text."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from attn_advisor.attention.arguments import Arguments, Call
 from attn_advisor.attention.express import ATOM, Inexpressible, Writer
 from attn_advisor.attention.fold import Folded, Problem, scalar_kind
+from attn_advisor.attention.guarded import Guard
 from attn_advisor.attention.liveness import Liveness, Removal
 from attn_advisor.attention.site import Operand, Site
 from attn_advisor.dataflow.evaluate import storage
@@ -31,6 +32,8 @@ class Rewrite:
     expression: str = ""
     edits: list[Edit] = field(default_factory=list)
     escapes: list[tuple[Value, Effect | None]] = field(default_factory=list)
+    always: list[Effect | None] = field(default_factory=list)  # those of the escapes that no condition guards
+    guarded: bool = False  # the edits keep the old lines, under a condition
 
 
 def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter, frame: Frame) -> Rewrite:
@@ -48,6 +51,8 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     writer = Writer(frame, stmt)
     writer.nodes = {id(a.node): a.text for a in about}
     writer.given.update({id(a.value): a.text for a in about})
+    _note_escapes(site, liveness, [site.query.value, site.key.value, site.val.value], out)
+    undecided = not out.escapes and not any(p.kind in ("refuse", "no fix", "guard") for p in folded.problems)
     try:
         arguments = Arguments(site, folded, shapes, writer, set(_names(frame.function)))
         out.call = arguments.build()
@@ -56,7 +61,10 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
         _note_escapes(site, liveness, [site.query.value, site.key.value, site.val.value], out)
         return out
     _note_escapes(site, liveness, writer.used, out)
-    if any(p.kind in ("refuse", "no fix", "guard") for p in folded.problems) or out.escapes:
+    if any(p.kind in ("refuse", "no fix") for p in folded.problems):
+        return out
+    if out.escapes or any(p.kind == "guard" for p in folded.problems):
+        _guarded(Guard(site, folded, shapes, interpreter.graph, frame, liveness, about, out), stmt, node, writer.used, out)
         return out
     needed = [*writer.used, *(v for a in about for v in a.used)]
     after = liveness.live(site.output, needed)
@@ -75,6 +83,22 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     out.edits += changes
     out.edits += [Edit(*frame.module.source.span(a.node), a.text) for a in about if id(a.value) in after and not _within(a.node, [node, *removal.removed])]
     return out
+
+def _guarded(guard: Guard, stmt: ast.stmt, node: ast.expr, used: list[Value], out: Rewrite) -> None:
+    """The old lines where the weights are wanted, SDPA elsewhere."""
+    frame = guard.frame
+    branches = guard.fix(stmt, node, used, set(_names(frame.function)))
+    changes = _later_changes(guard.site, guard.folded, frame)
+    if branches is None or any(p.kind == "no fix" for p in guard.folded.problems):
+        return
+    name, imported = functional_name(frame.module, frame)
+    out.call, out.guarded = branches.call, True
+    out.expression = f"{name}.{SDPA}({', '.join(out.call.arguments())}){out.call.suffix}"
+    editor = Editor(frame.module, branches.removal, stmt, node, out.call, name, imported)
+    out.edits = branches.edits(editor, [*changes, *view_edits(guard.site.output, frame.module)])
+    if imported:
+        out.edits.append(editor._import())
+
 
 
 @dataclass

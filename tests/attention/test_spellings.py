@@ -25,8 +25,6 @@ BEHIND = {
     "two_softmax_calls_for_one_product": "softmax in two branches over the same scores is not joined",
     "loop_over_chunks": "a loop over chunks of queries is judged guarded instead of refused",
     "written_by_index": "`scores[:, :, mask] = fill` is not followed",
-    "weights_on_request": "no guarded rewrite",
-    "head_mask_optional": "no guarded rewrite",
     "FallbackBesideFused": "the fallback beside an SDPA call is reported",
     "pooling": "pooling by a vector is reported as attention",
     "factor_of_each_key": "a factor of each key is multiplied onto the query: a wrong rewrite",

@@ -43,9 +43,11 @@ class Call:
 class Arguments:
     """Writes the call for one site with one writer. Problems found on the way are appended to folded.problems."""
 
-    def __init__(self, site: Site, folded: Folded, shapes: Shapes, writer: Writer, taken: set[str]) -> None:
+    def __init__(self, site: Site, folded: Folded, shapes: Shapes, writer: Writer, taken: set[str], undecided: bool = True) -> None:
+        """undecided: nothing else is in the way of a safe fix, so that a costly look is worth it."""
         self.site, self.folded, self.shapes, self.writer = site, folded, shapes, writer
         self.taken = taken
+        self.undecided = undecided
         self.call = Call()
         self.target = Target(())
         self.query_factors: list[Factor] = []
@@ -269,7 +271,7 @@ class Arguments:
             self.call.mask = self._filled(fills, adds)
 
     def _check_added(self, item: Item, items: list[Item]) -> None:
-        answer = masks.hides(item.value, self.shapes)
+        answer = masks.hides(item.value, self.shapes, ask_callers=self.undecided)
         if item.subtract and answer == "no":
             pass
         name = self._try(item.value)
@@ -435,16 +437,16 @@ class Arguments:
                 self.call.statements.append(f"    {name} = {text.at(OR)} if {name} is None else {name} {sign} {text.at(level + 1)}")
             else:
                 self.call.statements.append(f"    {name} = {name} {sign} {text.at(level + 1)}")
+            given.append(conditions)
         return name
 
-            given.append(conditions)
-    def _when(self, text: Text, otherwise: Text | None, conditions: tuple[Condition, ...]) -> Text:
-        """text under the conditions, else `otherwise` (None if there is nothing)."""
     def _passes(self, text: Text, conditions: tuple[Condition, ...]) -> bool:
         """Whether the text is None exactly where the conditions do not hold."""
         tested = none_test(conditions[0]) if len(conditions) == 1 else None
         return tested is not None and self.writer.write(tested).text == text.text
 
+    def _when(self, text: Text, otherwise: Text | None, conditions: tuple[Condition, ...]) -> Text:
+        """text under the conditions, else `otherwise` (None if there is nothing)."""
         other = otherwise.text if otherwise is not None else "None"
         if len(conditions) == 1:
             tested = none_test(conditions[0])

@@ -7,7 +7,7 @@ import re
 
 from attn_advisor.dataflow.statements import interpret
 from attn_advisor.dataflow.values import Value
-from attn_advisor.source.module import Class, Function, Module
+from attn_advisor.source.module import Class, Function, Module, names_in
 
 _MOST_CALLERS = 8
 
@@ -58,7 +58,7 @@ def _users(module: Module, cls: Class) -> list[tuple[Function, list[ast.Call], C
         return None
     for other in module.classes.values():
         init = other.methods.get("__init__")
-        if init is None:
+        if init is None or cls.node.name not in names_in(init).plain:
             continue
         attributes = set()
         for node in ast.walk(init):
@@ -67,6 +67,8 @@ def _users(module: Module, cls: Class) -> list[tuple[Function, list[ast.Call], C
                     attributes.add(node.targets[0].attr)
                     plain.add(id(node.value.func))
         for method in other.methods.values():
+            if not attributes & names_in(method).of_self:
+                continue
             calls = [
                 n
                 for n in ast.walk(method)
@@ -74,10 +76,7 @@ def _users(module: Module, cls: Class) -> list[tuple[Function, list[ast.Call], C
             ]
             if calls:
                 callers.append((method, calls, other))
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Name) and node.id == cls.node.name and id(node) not in plain:
-            return None
-    return callers
+    return callers if all(id(node) in plain for node in module.uses.get(cls.node.name, ())) else None
 
 
 def _mentions(module: Module, function: Function) -> list[tuple[Function, list[ast.Call], Class | None]] | None:
@@ -85,14 +84,13 @@ def _mentions(module: Module, function: Function) -> list[tuple[Function, list[a
     callers: list[tuple[Function, list[ast.Call], Class | None]] = []
     called: set[int] = set()
     for _, caller, cls in module.all_functions():
+        if function.name not in names_in(caller).plain:
+            continue
         calls = [n for n in ast.walk(caller) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == function.name]
         if calls and caller is not function:
             callers.append((caller, calls, cls))
             called |= {id(c.func) for c in calls}
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Name) and node.id == function.name and id(node) not in called:
-            return None
-    return callers
+    return callers if all(id(node) in called for node in module.uses.get(function.name, ())) else None
 
 
 __all__ = ["values_passed"]

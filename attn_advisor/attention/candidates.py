@@ -105,7 +105,7 @@ class Candidates:
             text = module.source.text[starts[function.lineno - 1] : end]
             names = set(_NAME.findall(text))
             self._mentions[id(function)] = Mentions(
-                soft=_SOFT.search(text) is not None,
+                soft=_SOFT.search(text) is not None or any(_SOFT.search(module.imports[n].qualified) for n in names & module.imports.keys()),
                 attributes=set(_SELF.findall(text)),
                 functions=names & module.functions.keys(),
                 imported=(names & module.imports.keys()) - module.functions.keys(),

@@ -373,11 +373,18 @@ def _sliced(item: Value, inner: Triangle, axis: int, shapes: Shapes) -> Triangle
 # -- additive masks ----------------------------------------------------------------------------------------------------------------------------
 
 
-def hides(value: Value, shapes: Shapes, depth: int = 0) -> str:
-    """Whether an added term can push every key of a row out of reach: "no", "possible", or "rows kept" (a causal triangle)."""
+def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True) -> str:
+    """Whether an added term can push every key of a row out of reach: "no", "possible", or "rows kept" (a causal triangle).
+
+    ask_callers: follow a parameter to what the project passes for it, which takes time.
+    """
     if depth > 25:
         return "possible"
     found = triangle(value, shapes)
+
+    def again(inner: Value) -> str:
+        return hides(inner, shapes, depth + 1, ask_callers)
+
     if found is not None:
         if min(found.inside, found.outside) > STRONG:
             return "no"
@@ -393,15 +400,15 @@ def hides(value: Value, shapes: Shapes, depth: int = 0) -> str:
         target = value.args[0] if value.args else None
         made = value.attrs.get("_made") or (definition(target) if target is not None and target.op == "attribute" else None)
         if made is not None and made.op == "construct" and made.attrs["qualified"].startswith("einops.layers."):
-            return hides(value.args[1], shapes, depth + 1)
+            return again(value.args[1])
         return "no" if made is not None and made.op == "construct" and made.attrs["qualified"].startswith("torch.nn.") else "possible"
     if op == "getitem" and _is_cache(value.args[0]):
         stored = [v.args[2] for v in value.frame.graph.by_op.get("setitem", []) if v.args[0].key == value.args[0].key or v.args[0] is value.args[0]] if value.frame else []
-        return _worst([hides(v, shapes, depth + 1) for v in stored]) if stored else "possible"
+        return _worst([again(v) for v in stored]) if stored else "possible"
     if op in ("einops_reduce", "gather", "stack", "conv1d", "interpolate"):
-        return hides(value.args[0], shapes, depth + 1)
+        return again(value.args[0])
     if op in ("tuple", "list"):
-        return _worst([hides(a, shapes, depth + 1) for a in value.args])
+        return _worst([again(a) for a in value.args])
     if op == "const":
         return "no" if isinstance(value.const, (int, float)) and value.const > STRONG else "possible"
     if op == "masked_fill" and _covers(value):
@@ -409,7 +416,7 @@ def hides(value: Value, shapes: Shapes, depth: int = 0) -> str:
     if op in ("masked_fill", "where", "setitem"):
         fills = [v for v in value.args if v.op == "const" or v.op == "neg" or v.op == "attribute"] if op != "masked_fill" else [value.args[2]]
         bounded = all(fill_of(v).strength == "weak" for v in fills) and bool(fills)
-        return hides(value.args[1] if op == "where" else value.args[0], shapes, depth + 1) if bounded else "possible"
+        return again(value.args[1] if op == "where" else value.args[0]) if bounded else "possible"
     if op in ("zeros", "ones", "eye", "zeros_like", "ones_like", "new_zeros", "randn", "rand"):
         return "no"
     if op == "full":
@@ -417,22 +424,22 @@ def hides(value: Value, shapes: Shapes, depth: int = 0) -> str:
         return "no" if number is not None and number > STRONG else "possible"
     if op in _LAYOUT or op in ("part", "chunk", "split", "unbind", "clamp", "exp", "roll", "index_select", "gather", "pad", "dropout", "cat", "tril", "triu", "neg", "log", "diagonal"):
         if op == "cat" and value.args[0].op in ("tuple", "list"):
-            return _worst([hides(a, shapes, depth + 1) for a in value.args[0].args])
+            return _worst([again(a) for a in value.args[0].args])
         if op == "log":
             return "possible"
-        return hides(value.args[0], shapes, depth + 1) if value.args else "possible"
+        return again(value.args[0]) if value.args else "possible"
     if op in ("mul", "div") and len(value.args) == 2:
         number = value.args[1].const if isinstance(value.args[1].const, (int, float)) else value.args[0].const
         if isinstance(number, (int, float)) and number <= STRONG:
             return "possible"
-        return _worst([hides(a, shapes, depth + 1) for a in value.args if not _plain(a)])
+        return _worst([again(a) for a in value.args if not _plain(a)])
     if op in ("add", "sub"):
-        return _worst([hides(a, shapes, depth + 1) for a in value.args if not _plain(a)])
+        return _worst([again(a) for a in value.args if not _plain(a)])
     if op == "param":
-        given = values_passed(value)
-        return "possible" if not given else _worst([hides(v, shapes, depth + 5) for v in given if not (v.op == "const" and v.const is None)])
+        given = values_passed(value) if ask_callers else []
+        return "possible" if not given else _worst([again(v) for v in given if not (v.op == "const" and v.const is None)])
     if op == "phi":
-        return _worst([hides(a, shapes, depth + 1) for a in value.args[1:] if a.const is not None or a.op != "const"])
+        return _worst([again(a) for a in value.args[1:] if a.const is not None or a.op != "const"])
     return "possible"
 
 

@@ -54,11 +54,10 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     _note_escapes(site, liveness, [site.query.value, site.key.value, site.val.value], out)
     undecided = not out.escapes and not any(p.kind in ("refuse", "no fix", "guard") for p in folded.problems)
     try:
-        arguments = Arguments(site, folded, shapes, writer, set(_names(frame.function)))
+        arguments = Arguments(site, folded, shapes, writer, set(_names(frame.function)), undecided)
         out.call = arguments.build()
     except Inexpressible as why:
         folded.problems.append(Problem("no fix", site.output.line, str(why)))
-        _note_escapes(site, liveness, [site.query.value, site.key.value, site.val.value], out)
         return out
     _note_escapes(site, liveness, writer.used, out)
     if any(p.kind in ("refuse", "no fix") for p in folded.problems):
@@ -84,6 +83,7 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     out.edits += [Edit(*frame.module.source.span(a.node), a.text) for a in about if id(a.value) in after and not _within(a.node, [node, *removal.removed])]
     return out
 
+
 def _guarded(guard: Guard, stmt: ast.stmt, node: ast.expr, used: list[Value], out: Rewrite) -> None:
     """The old lines where the weights are wanted, SDPA elsewhere."""
     frame = guard.frame
@@ -98,7 +98,6 @@ def _guarded(guard: Guard, stmt: ast.stmt, node: ast.expr, used: list[Value], ou
     out.edits = branches.edits(editor, [*changes, *view_edits(guard.site.output, frame.module)])
     if imported:
         out.edits.append(editor._import())
-
 
 
 @dataclass
@@ -169,6 +168,7 @@ def _within(node: ast.AST, others: Iterable[ast.AST]) -> bool:
 
 
 def _note_escapes(site: Site, liveness: Liveness, used: list[Value], out: Rewrite) -> None:
+    out.escapes = []
     live = liveness.live(site.output, used)
     wanted = [v for v in site.chain_values if id(v) in live]
     if wanted:

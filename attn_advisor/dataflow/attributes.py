@@ -45,6 +45,13 @@ def definition(value: Value) -> Value | None:
 
 def attribute_definition(cls: Class, name: str) -> Value | None:
     """The value `__init__` (its own or the nearest base's that does) gives attribute `name`."""
+    known = cls.__dict__.setdefault("_definitions", {})
+    if name not in known:
+        known[name] = _attribute_definition(cls, name)
+    return known[name]
+
+
+def _attribute_definition(cls: Class, name: str) -> Value | None:
     if stored_outside_init(cls, name):
         return None
     for owner in cls.mro:

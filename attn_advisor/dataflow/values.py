@@ -27,6 +27,7 @@ class Value:
 
     __slots__ = (
         "_key",
+        "_weight",
         "args",
         "attrs",
         "conditions",
@@ -61,6 +62,7 @@ class Value:
         self.inplace = False
         self.users: list[Value] = []
         self._key: Any = None
+        self._weight = 1  # values in the key
         self.order = frame.graph.tick() if frame else 0
         if register:
             for arg in args:
@@ -82,8 +84,9 @@ class Value:
             else:
                 attrs = tuple(sorted((k, _hashable(v)) for k, v in self.attrs.items() if not k.startswith("_")))
                 self._key = (self.op, attrs, self.names, tuple(a.key for a in self.args))
-                if _size(self._key) > 400:
-                    self._key = ("id", id(self))
+                self._weight = 1 + sum(a._weight for a in self.args)
+                if self._weight > _HEAVIEST:
+                    self._key, self._weight = ("id", id(self)), 1
         return self._key
 
     def same(self, other: Value | None) -> bool:
@@ -114,6 +117,7 @@ class _Unknown:
 
 
 UNKNOWN: Any = _Unknown()
+_HEAVIEST = 60  # values with larger expressions are only equal to themselves
 # Values that differ from every other one although they look alike: random, stateful or unknown.
 OPAQUE = frozenset({"param", "call", "dropout", "loop", "mutated", "undefined", "opaque", "rand", "randn", "empty", "setitem", "apply", "self", "instance", "method"})
 
@@ -124,18 +128,6 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, (str, int, float, bool, tuple, bytes, complex)) or value is None:
         return (type(value).__name__, value)
     return id(value)
-
-
-def _size(key: Any, limit: int = 500) -> int:
-    """Number of leaves of a key, counted up to the limit."""
-    count, stack = 0, [key]
-    while stack and count < limit:
-        item = stack.pop()
-        if isinstance(item, tuple):
-            stack.extend(item)
-        else:
-            count += 1
-    return count
 
 
 @dataclass
@@ -208,6 +200,12 @@ class Graph:
         self.frames: list[Frame] = []
         self.budget = 60_000
         self._clock = 0
+
+    def release(self) -> None:
+        """Undo the links that run in circles. The graph is of no use afterwards, but it is freed at once, and the syntax trees with it."""
+        for frame in self.frames:
+            vars(frame).clear()
+        vars(self).clear()
 
     def tick(self) -> int:
         self._clock += 1

@@ -85,6 +85,43 @@ class Class:
         return other in self.mro
 
 
+@dataclass(frozen=True)
+class Names:
+    """What a function mentions: plain names, attribute names, and those of them read off `self`."""
+
+    plain: frozenset[str]
+    attributes: frozenset[str]
+    of_self: frozenset[str]
+
+
+def names_in(node: ast.AST) -> Names:
+    """The names a definition mentions; kept with the node."""
+    found = node.__dict__.get("_names")
+    if found is None:
+        plain: set[str] = set()
+        attributes: set[str] = set()
+        of_self: set[str] = set()
+        stack: list[ast.AST] = [node]
+        while stack:
+            at = stack.pop()
+            if isinstance(at, ast.Name):
+                plain.add(at.id)
+                continue
+            if isinstance(at, ast.Attribute):
+                attributes.add(at.attr)
+                if isinstance(at.value, ast.Name) and at.value.id == "self":
+                    of_self.add(at.attr)
+                    continue
+            for field_name in at._fields:
+                child = getattr(at, field_name, None)
+                if isinstance(child, list):
+                    stack.extend(c for c in child if isinstance(c, ast.AST))
+                elif isinstance(child, ast.AST):
+                    stack.append(child)
+        found = node.__dict__["_names"] = Names(frozenset(plain), frozenset(attributes), frozenset(of_self))
+    return found
+
+
 class Module:
     """One file. `tree` raises SyntaxError where the file cannot be parsed."""
 
@@ -130,6 +167,15 @@ class Module:
             for node in self._top
             if isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names)
         ]
+
+    @cached_property
+    def uses(self) -> dict[str, list[ast.Name]]:
+        """Every mention of every plain name of the file."""
+        found: dict[str, list[ast.Name]] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Name):
+                found.setdefault(node.id, []).append(node)
+        return found
 
     @cached_property
     def functions(self) -> dict[str, Function]:

@@ -130,6 +130,8 @@ def _detection(module: Module, name: str, site: Site, interpreter: Interpreter, 
     if verdict == "exact" and made.edits:
         safe = not any(p.kind == "unsafe" for p in folded.problems)
         detection.fix = Fix("safe" if safe else "unsafe", f"Replace with `{made.expression}`", tuple(sorted(set(made.edits))))
+    elif verdict == "guarded" and made.edits:
+        detection.fix = Fix("unsafe", f"Keep these lines where the weights are wanted, else `{made.expression}`", tuple(sorted(set(made.edits))))
     return detection
 
 
@@ -139,8 +141,6 @@ def _verdict(folded: Folded, made: Rewrite) -> str:
         return "refuse"
     return "guarded" if "guard" in kinds or made.escapes else "exact"
 
-    elif verdict == "guarded" and made.edits:
-        detection.fix = Fix("unsafe", f"Keep these lines where the weights are wanted, else `{made.expression}`", tuple(sorted(set(made.edits))))
 
 def _outside(module: Module, frame: Frame, folded: Folded, made: Rewrite) -> None:
     """What the rest of the file forbids."""
@@ -165,6 +165,7 @@ def _outside(module: Module, frame: Frame, folded: Folded, made: Rewrite) -> Non
 def _escape_texts(made: Rewrite) -> list[str]:
     texts = []
     for value, effect in made.escapes:
+        always = " always" if any(effect is a for a in made.always) else ""
         if effect is None:
             texts.append(f"line {value.line}: the weights are handed to another function{always}")
         elif effect.kind == "return":
@@ -174,7 +175,6 @@ def _escape_texts(made: Rewrite) -> list[str]:
         else:
             texts.append(f"line {effect.stmt.lineno}: the weights are used{always} ({effect.kind})")
     return texts
-        always = " always" if any(effect is a for a in made.always) else ""
 
 
 def _facts(site: Site, folded: Folded, made: Rewrite, frame: Frame) -> dict[str, object]:

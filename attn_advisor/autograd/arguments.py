@@ -15,7 +15,7 @@ _TENSOR_ONLY = set(
     "unsqueeze permute masked_fill masked_fill_ contiguous device detach is_cuda requires_grad unbind chunk to float half bfloat16 "
     "new_zeros new_ones new_full new_tensor type_as expand expand_as matmul bmm softmax log_softmax gather scatter scatter_ "
     "add_ mul_ div_ sub_ copy_ clamp_ fill_ zero_ long grad cuda cpu is_floating_point narrow index_select is_contiguous baddbmm "
-    "sigmoid tanh exp_ norm topk item numel dim masked_scatter index_copy_ unflatten movedim".split()
+    "clone sigmoid tanh exp_ norm topk item numel dim masked_scatter index_copy_ unflatten movedim".split()
 )
 _TENSOR_OPERAND = {
     "masked_fill",
@@ -29,7 +29,7 @@ _TENSOR_OPERAND = {
     "masked_select",
 }
 # What modules call their tensors.
-_USUAL_TENSORS = re.compile(
+USUAL_TENSORS = re.compile(
     r"(x|q|k|v|h|query|key|value|hidden|scores|logits|.*(states|mask|bias|embeds|embeddings|features))$"
 )
 _NOT_FLOATING = re.compile(
@@ -51,7 +51,7 @@ def evidence(module: Module, function: Function) -> set[str]:
     """Names that the function uses as tensors."""
     found: set[str] = set()
     if function.name == "forward":
-        found.update(argument.arg for argument in parameters_of(function, True) if _USUAL_TENSORS.match(argument.arg))
+        found.update(argument.arg for argument in parameters_of(function, True) if USUAL_TENSORS.match(argument.arg))
     for node in ast.walk(function):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in _TENSOR_ONLY:
             found.add(node.value.id)
@@ -73,7 +73,10 @@ def evidence(module: Module, function: Function) -> set[str]:
                 if (
                     node.func.value.id == "self"
                     and function.name == "forward"
-                    and re.search(r"norm|proj|linear|conv|dropout|dense|fc\d?$|embed|attn|attention|mlp|to_qkv|softmax|relu|gelu|act", called)
+                    and re.search(
+                        r"norm|proj|linear|conv|dropout|dense|fc\d?$|embed|attn|attention|mlp|to_qkv|softmax|relu|gelu|act",
+                        called,
+                    )
                 ):
                     found.update(arg.id for arg in node.args[:1] if isinstance(arg, ast.Name))
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):

@@ -67,7 +67,7 @@ def classify(module: Module, value: ast.expr, numbers: set[str]) -> Attribute | 
         if is_number_call(module, value):
             return NUMBER
         name = module.qualified(value.func) or ""
-        if name.endswith("nn.Parameter") or name.endswith("nn.parameter.Parameter"):
+        if name.endswith(("nn.Parameter", "nn.parameter.Parameter")):
             frozen = any(word.arg == "requires_grad" and constant(word.value) is False for word in value.keywords)
             return TENSOR if frozen else PARAMETER
         if name.startswith("torch.") and name.split(".")[-1] in CREATORS:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from attn_advisor.autograd.arguments import parameters_of
-from attn_advisor.autograd.evaluate import Attributes
+from attn_advisor.autograd.expressions import Attributes
 from attn_advisor.autograd.interpret import Hazard, Interpreter, context_of
 from attn_advisor.autograd.values import Value
 from attn_advisor.source.module import Class, Function, Module

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from attn_advisor.autograd import calls
-from attn_advisor.autograd.arguments import argument_values
-from attn_advisor.autograd.evaluate import Attributes, Evaluator
+from attn_advisor.autograd.arguments import USUAL_TENSORS, argument_values
+from attn_advisor.autograd.evaluate import Evaluator
+from attn_advisor.autograd.expressions import Attributes
 from attn_advisor.autograd.operations import AUGMENTED, table
 from attn_advisor.autograd.reads import used_later
 from attn_advisor.autograd.values import OBJECT, Memory, Saved, State, Value, merged
@@ -145,9 +146,7 @@ class Interpreter(Evaluator):
 
     def set_item(self, target: ast.Subscript, value: Value, stmt: ast.stmt) -> None:
         base = self.evaluate(target.value)
-        if base.kind == "tensor" or (
-            base.kind == "unknown" and self.array_index(target.slice) and (value.kind == "tensor" or self.trained)
-        ):
+        if base.kind == "tensor" or self.array(base, target, value):
             self.indexing(target.slice)
             self.write(stmt, target.value, base, "setitem", [value], {})
         elif base.tensorlike:
@@ -156,6 +155,13 @@ class Interpreter(Evaluator):
             path = self.path(target)
             if path:
                 self.state.names[path] = value
+
+    def array(self, base: Value, target: ast.Subscript, value: Value) -> bool:
+        """Whether something unknown that is indexed like an array is a tensor, and no array of numpy."""
+        if base.kind != "unknown" or not self.array_index(target.slice):
+            return False
+        named = isinstance(target.value, ast.Name) and bool(USUAL_TENSORS.match(target.value.id))
+        return value.kind == "tensor" or self.trained or named
 
     @staticmethod
     def array_index(index: ast.expr) -> bool:
@@ -171,11 +177,7 @@ class Interpreter(Evaluator):
         operand = self.evaluate(stmt.value)
         if isinstance(stmt.target, ast.Subscript):
             base = self.evaluate(stmt.target.value)
-            if base.kind == "tensor" or (
-                base.kind == "unknown"
-                and self.array_index(stmt.target.slice)
-                and (operand.kind == "tensor" or self.trained)
-            ):
+            if base.kind == "tensor" or self.array(base, stmt.target, operand):
                 self.indexing(stmt.target.slice)
                 self.write(stmt, stmt.target.value, base, op, [operand], {}, part=True)
             elif base.kind == "sequence":
@@ -329,7 +331,8 @@ class Interpreter(Evaluator):
 
     def chained(self, hazard: Hazard) -> bool:
         """Whether it is a later link of `x.mul_(a).add_(b)`, whose first link was found."""
-        links, at = [], hazard.target
+        links: list[ast.AST] = []
+        at: ast.expr | None = hazard.target
         while isinstance(at, ast.Call):
             links.append(at)
             at = at.func.value if isinstance(at.func, ast.Attribute) else None
@@ -450,7 +453,10 @@ class Interpreter(Evaluator):
         """Whether changing this argument is news to the caller."""
         if self.context.documented or not self.gradients:
             return False
-        cachelike = re.search(r"cache|past|buffer|(^|_)out(put)?s?(_|$)|^states?$|(recurrent|ssm|conv|rnn|cell|prev|model)_states?$|workspace|(^|_)kv", memory.name)
+        cachelike = re.search(
+            r"cache|past|buffer|(^|_)out(put)?s?(_|$)|^states?$|(recurrent|ssm|conv|rnn|cell|prev|model)_states?$|workspace|(^|_)kv",
+            memory.name,
+        )
         return not (cachelike and op in ("setitem", "copy", "index_copy", "scatter", "index_put", "fill", "zero"))
 
     def note_aliases(self, hazard: Hazard) -> None:

@@ -31,7 +31,11 @@ def test_each_site_has_the_verdict_of_its_program():
 
 
 def test_check_finds_in_the_programs_what_running_them_shows():
-    source = Path(site_programs.__file__).read_text().replace("(x, y, mask)", "(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor)")
+    source = (
+        Path(site_programs.__file__)
+        .read_text()
+        .replace("(x, y, mask)", "(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor)")
+    )
     found = {d.function for d in inplace_hazards(Module(SourceText(source, "site_programs.py")))}
     expected = {name for name, (verdict, _) in site_programs.PROGRAMS.items() if verdict in FOUND}
     assert found & set(site_programs.PROGRAMS) == expected

@@ -43,7 +43,7 @@ class Call:
 class Arguments:
     """Writes the call for one site with one writer. Problems found on the way are appended to folded.problems."""
 
-    def __init__(self, site: Site, folded: Folded, shapes: Shapes, writer: Writer, taken: set[str], undecided: bool = True) -> None:
+    def __init__(self, site: Site, folded: Folded, shapes: Shapes, writer: Writer, taken: set[str], undecided: bool = False) -> None:
         """undecided: nothing else is in the way of a safe fix, so that a costly look is worth it."""
         self.site, self.folded, self.shapes, self.writer = site, folded, shapes, writer
         self.taken = taken

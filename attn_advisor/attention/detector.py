@@ -6,7 +6,6 @@ import ast
 import sys
 from collections.abc import Iterator
 
-from attn_advisor.attention import masks
 from attn_advisor.attention.candidates import Candidates
 from attn_advisor.attention.express import Inexpressible, Writer
 from attn_advisor.attention.fold import Folded, Problem, fold
@@ -16,7 +15,7 @@ from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.statements import Interpreter, interpret
 from attn_advisor.dataflow.values import Frame, Value
 from attn_advisor.findings import Detection, Edit, Fix
-from attn_advisor.source.module import Class, Function, Module
+from attn_advisor.source.module import Class, Function, Module, names_in
 
 _CODES = {"exact": "ATN101", "guarded": "ATN102", "refuse": "ATN103"}
 
@@ -40,6 +39,15 @@ def attention_sites(module: Module) -> Iterator[Detection]:
 
 def _in_function(module: Module, name: str, function: Function, cls: Class | None) -> Iterator[tuple[Detection, list[ast.AST]]]:
     interpreter, frame = interpret(module, function, cls)
+    try:
+        yield from _in_graph(module, name, function, cls, interpreter, frame)
+    finally:
+        interpreter.graph.release()
+
+
+def _in_graph(
+    module: Module, name: str, function: Function, cls: Class | None, interpreter: Interpreter, frame: Frame
+) -> Iterator[tuple[Detection, list[ast.AST]]]:
     fallback = SDPA in interpreter.graph.by_op or _beside_sdpa(function, cls)
     for site in find_sites(interpreter, frame):
         if _owner(site) is not frame:
@@ -72,13 +80,13 @@ def _hooks(module: Module, cls: Class | None, site: Site) -> Problem | None:
 
 def _beside_sdpa(function: Function, cls: Class | None) -> bool:
     """Whether the class's caller of this method chooses between it and a method that calls SDPA."""
-    if cls is None:
+    if cls is None or SDPA not in cls.module.source.text:
         return False
-    fused = {name for name, method in cls.methods.items() if method is not function and any(getattr(n, "attr", getattr(n, "id", "")) == SDPA for n in ast.walk(method))}
+    fused = {name for name, method in cls.methods.items() if method is not function and SDPA in names_in(method).attributes | names_in(method).plain}
     if not fused:
         return False
     for caller in cls.methods.values():
-        called = {n.attr for n in ast.walk(caller) if isinstance(n, ast.Attribute)}
+        called = names_in(caller).attributes
         if function.name in called and called & fused:
             return True
     return False
@@ -222,4 +230,4 @@ def _text(value: Value, frame: Frame, stmt: ast.stmt) -> str:
         return value.op
 
 
-__all__ = ["attention_sites", "masks"]
+__all__ = ["attention_sites"]

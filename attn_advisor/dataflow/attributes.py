@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from attn_advisor.dataflow.values import Frame, Graph, Value
@@ -10,7 +11,7 @@ from attn_advisor.dataflow.values import Frame, Graph, Value
 if TYPE_CHECKING:
     from attn_advisor.source.module import Class
 
-_INIT = ("__init__", "__post_init__", "build", "setup", "_build", "init_weights", "reset_parameters", "_reset_parameters")
+_REGISTER = ("register_buffer", "register_parameter", "add_module", "register_module")
 
 
 def class_of(value: Value) -> Class | None:
@@ -110,19 +111,46 @@ def _stores(cls: Class) -> dict[str, set[str]]:
     if cached is None:
         cached = {}
         for name, method in cls.methods.items():
-            for node in ast.walk(method):
-                targets = (
-                    node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else node.targets if isinstance(node, ast.Delete) else []
-                )
-                for target in targets:
-                    for inner in ast.walk(target):
-                        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, (ast.Store, ast.Del)) and isinstance(inner.value, ast.Name) and inner.value.id == "self":
-                            cached.setdefault(inner.attr, set()).add(name)
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("register_buffer", "register_parameter", "add_module", "register_module"):
-                    if node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
-                        cached.setdefault(node.args[0].value, set()).add(name)
+            for attribute in _stored_by(method):
+                cached.setdefault(attribute, set()).add(name)
         cls.__dict__["_attribute_stores"] = cached
     return cached
+
+
+def _stored_by(method: ast.AST) -> Iterator[str]:
+    """Names of the attributes of self that a method assigns, deletes or registers."""
+    for stmt in statements(method):
+        targets: list[ast.expr] = []
+        if isinstance(stmt, (ast.Assign, ast.Delete)):
+            targets = stmt.targets
+        elif isinstance(stmt, (ast.AugAssign, ast.AnnAssign, ast.For)):
+            targets = [stmt.target]
+        elif isinstance(stmt, ast.With):
+            targets = [i.optional_vars for i in stmt.items if i.optional_vars is not None]
+        elif isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call):
+            call = stmt.value
+            if isinstance(call.func, ast.Attribute) and call.func.attr in _REGISTER and call.args and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str):
+                yield call.args[0].value
+        for target in targets:
+            parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+            for part in parts:
+                changed = part
+                while isinstance(changed, (ast.Subscript, ast.Starred)):  # self.mask[:n] = 1 changes the attribute too
+                    changed = changed.value
+                if isinstance(changed, ast.Attribute) and isinstance(changed.value, ast.Name) and changed.value.id == "self":
+                    yield changed.attr
+
+
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All statements of a definition, nested blocks included, without looking into expressions."""
+    stack: list[ast.AST] = [node]
+    while stack:
+        at = stack.pop()
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            for inner in getattr(at, block, ()) if isinstance(getattr(at, block, None), list) else ():
+                if isinstance(inner, ast.stmt):
+                    yield inner
+                stack.append(inner)
 
 
 def init_frame(cls: Class) -> Frame | None:

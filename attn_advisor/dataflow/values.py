@@ -203,6 +203,9 @@ class Graph:
 
     def release(self) -> None:
         """Undo the links that run in circles. The graph is of no use afterwards, but it is freed at once, and the syntax trees with it."""
+        for value in self.values:
+            value.users = []
+            value.attrs.pop("_parts", None)
         for frame in self.frames:
             vars(frame).clear()
         vars(self).clear()

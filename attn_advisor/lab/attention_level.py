@@ -31,7 +31,7 @@ def attention_program(source: Source) -> Program:
     else:
         functions["inplace"] = _compile(cutting.build(found, changed), source.loaded.namespace, source.path)
     if source.fixed_cut is None:
-        unavailable["rewritten"] = "; ".join(source.job.blockers) or "no rewrite is known"
+        unavailable["rewritten"] = source.no_rewrite()
     else:
         assert source.fixed_tree is not None
         fixed = source.load(source.fixed_tree, "rewritten")

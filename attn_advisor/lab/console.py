@@ -118,7 +118,8 @@ def _breakdown(console: Console, result: dict[str, Any]) -> Table:
     table.add_column("", width=8)
     table.add_column("allocates", justify="right", no_wrap=True)
     peak = (result.get("peak") or {}).get("line")
-    shown = [b for b in result["breakdown"] if b["time_share"] >= 0.01 or b["line"] == peak]
+    first, last = result["rows"]
+    shown = [b for b in result["breakdown"] if b["time_share"] >= 0.01 or (b["bytes"] and first <= b["line"] <= last)]
     for part in shown:
         at_peak = part["line"] == peak and peak
         table.add_row(

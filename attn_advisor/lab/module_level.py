@@ -30,7 +30,7 @@ def module_program(source: Source) -> Program:
     else:
         trees["inplace"] = transform.replaced(source.tree, source.found.statements, changed)
     if source.fixed_tree is None:
-        unavailable["rewritten"] = "; ".join(source.job.blockers) or "no rewrite is known"
+        unavailable["rewritten"] = source.no_rewrite()
     else:
         trees["rewritten"] = source.fixed_tree
     trees["marked"] = transform.marked(source.tree)

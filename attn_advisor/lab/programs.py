@@ -86,6 +86,9 @@ class Program:
             owners[version] = owner
         plain = tuple(s for s in self.specs if not s.name.startswith("self."))
         values = inputs.make_all(plain, sizes, dtype, device, seed, grad=train)
+        for name, value in values.items():
+            if isinstance(value, torch.nn.Module):  # a dropout handed in as an argument
+                values[name] = copy.deepcopy(value).train(train)
         for spec in self.specs:
             if spec.name.startswith("self."):
                 put(first, spec.name[5:], inputs.make(spec, sizes, dtype, device, seed))
@@ -142,10 +145,17 @@ class Source:
             self.fixed_source = SourceText(job.fixed_text, job.path)
             start = cutting.moved(self.found.start, edits, after=False)
             end = cutting.moved(self.found.end, edits, after=True)
-            self.fixed_cut = cutting.cut(self.fixed_source, self.fixed_tree, start, end)
+            with contextlib.suppress(cutting.CannotCut):
+                self.fixed_cut = cutting.cut(self.fixed_source, self.fixed_tree, start, end)
 
     def load(self, tree: ast.Module, suffix: str, names: dict[str, Any] | None = None) -> Loaded:
         return load(tree, self.path, self.root, suffix, names)
+
+    def no_rewrite(self) -> str:
+        """Why there is no rewritten version."""
+        if self.job.fixed_text is not None:
+            return "the rewritten statements cannot be cut out"
+        return "; ".join(self.job.blockers) or "no rewrite is known"
 
     @property
     def notes(self) -> list[str]:
@@ -190,7 +200,7 @@ def no_dropout(setup: Setup) -> Iterator[None]:
         undo.append(lambda: setattr(target, name, old))
         setattr(target, name, value)
 
-    for owner in {id(o): o for o in setup.owners.values()}.values():
+    for owner in {id(o): o for o in (*setup.owners.values(), *setup.values.values())}.values():
         for module in owner.modules() if isinstance(owner, torch.nn.Module) else ():
             for key, value in list(vars(module).items()):
                 rate = isinstance(value, float) and (

@@ -6,7 +6,6 @@ processes it started. Events are lines of JSON on what was standard output; the 
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
@@ -23,7 +22,7 @@ def main() -> int:
     incoming = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     line = _read_line(incoming)
-    _die_with_parent(incoming)
+    _die_with_parent(incoming, channel.fileno())
 
     def send(event: str, **data: Any) -> None:
         channel.write(json.dumps({"event": event, **data}) + "\n")
@@ -54,8 +53,8 @@ def _read_line(descriptor: int) -> str:
     return data.decode()
 
 
-def _die_with_parent(descriptor: int) -> None:
-    """End this process and its children when standard input closes; on Linux the kernel does it too."""
+def _die_with_parent(descriptor: int, channel: int) -> None:
+    """End this process group when standard input closes, whatever the user's code is doing then: a process of its own waits for it."""
 
     def watch() -> None:
         while os.read(descriptor, 4096):
@@ -64,12 +63,11 @@ def _die_with_parent(descriptor: int) -> None:
             os.killpg(os.getpgid(0), signal.SIGKILL)
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
-    if sys.platform == "linux":
-        import ctypes
-
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if not hasattr(os, "fork"):
+        threading.Thread(target=watch, daemon=True).start()
+    elif os.fork() == 0:
+        os.close(channel)  # the session hears of the worker's end by the closing of this
+        watch()
 
 
 def _measure(job: Any, send: Any) -> None:

@@ -78,7 +78,11 @@ def test_a_candidate_that_crashes(tmp_path):
 
 
 def test_a_candidate_that_raises(tmp_path):
-    (result,), _ = measured(tmp_path, replacement="raise ValueError('not today')", level="attention")
+    (result,), _ = measured(
+        tmp_path,
+        replacement=f"if q.shape[2] > 30:\n            raise ValueError('not today')\n        {RIGHT}",
+        level="attention",
+    )
     assert rows(result)["sdpa"]["reason"] == "ValueError: not today"
     assert rows(result)["as_written"]["ok"]
 

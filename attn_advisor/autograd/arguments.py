@@ -6,7 +6,7 @@ import ast
 import re
 
 from attn_advisor.autograd.attributes import number_arguments
-from attn_advisor.autograd.operations import CREATORS, table
+from attn_advisor.autograd.operations import CREATORS, table, torch_function
 from attn_advisor.autograd.values import NUMBER, OBJECT, Memory, State, Value
 from attn_advisor.source.module import Class, Function, Module
 
@@ -57,8 +57,8 @@ def evidence(module: Module, function: Function) -> set[str]:
             found.add(node.value.id)
         elif isinstance(node, ast.Call) and node.args:
             name = module.qualified(node.func) or ""
-            short = name.split(".")[-1]
-            if name.startswith("torch.") and short in table() and (short not in CREATORS or short.endswith("_like")):
+            short = torch_function(name) or ""
+            if short in table() and (short not in CREATORS or short.endswith("_like")):
                 for arg in node.args[:3] if not name.endswith("einsum") else node.args[1:]:
                     if isinstance(arg, ast.Name):
                         found.add(arg.id)

@@ -19,6 +19,7 @@ class Layer:
 
 
 PARAMETER, BUFFER, NUMBER, TENSOR = "parameter", "buffer", "number", "tensor"
+FROZEN = "frozen"  # requires_grad is switched off
 Attribute = Layer | str  # one of the four words above, or a layer
 
 
@@ -116,6 +117,10 @@ def attributes(cls: Class) -> dict[str, Attribute]:
                 name, kind = _assigned(owner.module, node, numbers)
                 if not name:
                     continue
+                if kind == FROZEN:
+                    if found.get(name) == PARAMETER:
+                        found[name] = TENSOR
+                    continue
                 if kind is None or (name in found and found[name] != kind and owner is cls):
                     unclear.add(name)
                     if isinstance(kind, str) and isinstance(found.get(name), str):
@@ -132,11 +137,20 @@ def _assigned(module: Module, node: ast.AST, numbers: set[str]) -> tuple[str, At
         target, value = node.target, node.value
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
         name = constant(node.args[0])
+        owner = node.func.value
+        if node.func.attr == "requires_grad_" and name is False and isinstance(owner, ast.Attribute):
+            return (
+                (owner.attr, FROZEN) if isinstance(owner.value, ast.Name) and owner.value.id == "self" else ("", None)
+            )
         kind = {"register_buffer": BUFFER, "register_parameter": PARAMETER}.get(node.func.attr)
         none = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
         return (name, kind) if kind and isinstance(name, str) and not (none and kind == PARAMETER) else ("", None)
     else:
         return "", None
+    if isinstance(target, ast.Attribute) and target.attr == "requires_grad" and constant(value) is False:
+        owner = target.value  # self.x.requires_grad = False
+        if isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name) and owner.value.id == "self":
+            return owner.attr, FROZEN
     if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
         return target.attr, classify(module, value, numbers)
     return "", None

@@ -185,7 +185,7 @@ def alias(
     if op in _ORDER_KEPT and op not in ("narrow", "select"):
         result = replace(result, contiguous=base.contiguous)
     if op in ("detach", "data"):
-        return replace(result, detached=True, data=op == "data", contiguous=base.contiguous)
+        return replace(result, detached=True, leaf=False, data=op == "data", contiguous=base.contiguous)
     return result
 
 

@@ -19,6 +19,8 @@ from attn_advisor.source.module import Class, Function, Module
 _INPLACE = re.compile(
     r"""[-+*/|&^%<>]=(?!=)(?!\s*(?:\([\w.\[\]]*,\s*\)|["'f\[]))|\w_\(|(?<!["'])\]\s*=(?!=)|\binplace\s*=\s*True|\bout\s*="""
 )
+UNSEEN = "is changed where autograd does not see it: the gradient will be that of the old computation, without an error"
+REPEATED = "is changed in a function that checkpoint runs again during backward: it changes twice"
 CODES = {"result": "ATN501", "outputs": "ATN502", "leaf": "ATN502", "input": "ATN503", "silent": "ATN504"}
 
 
@@ -77,6 +79,7 @@ def detection(module: Module, hazard: Hazard, function: Function, context: Conte
         "argument": memory.name if memory else "",
         "source": producer(hazard),
         "through": hazard.through,
+        "effect": REPEATED if hazard.through == "checkpoint" else UNSEEN,
     }
     facts = {
         "kind": hazard.kind,

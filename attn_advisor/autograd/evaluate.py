@@ -17,11 +17,11 @@ from attn_advisor.autograd.operations import (
     SHARED_WITH_ARRAYS,
     SYNONYMS,
     table,
+    torch_function,
     writes,
 )
 from attn_advisor.autograd.values import NUMBER, NUMPY, OBJECT, Memory, Value, joined, new
 
-_TENSOR_MODULES = tuple(f"torch.{name}." for name in ("nn.functional", "linalg", "special", "fft", "Tensor", "_C._nn"))
 # Members of a module that give one tensor, whatever class they are of.
 _GIVES_TENSOR = re.compile(
     r"(emb|embed|embeddings?|norm\d?|proj|linear\d?|conv\d?|dropout|drop|dense|mlp|ffn|fc\d?|lm_head|to_[qkv]{1,3}|to_out)$"
@@ -125,7 +125,8 @@ class Evaluator(Expressions):
         made = layer(self.module, node)
         if made is not None:
             return Value("module", module=made)
-        if not (qualified.count(".") == 1 or qualified.startswith(_TENSOR_MODULES)):
+        operation = torch_function(qualified)
+        if operation is None:
             return self.opaque(node, [*args, *kwargs.values()], name)
         if name[:1].isupper() or name in (
             "no_grad",
@@ -139,9 +140,7 @@ class Evaluator(Expressions):
             return OBJECT
         if name in ("is_floating_point", "numel", "is_grad_enabled", "is_autocast_enabled"):
             return NUMBER
-        if qualified.startswith("torch.linalg."):
-            name = f"linalg.{name}"
-        return self.call(name, node, args, kwargs, node.args[0] if node.args else None)
+        return self.call(operation, node, args, kwargs, node.args[0] if node.args else None)
 
     def call(
         self, name: str, node: ast.Call, args: list[Value], kwargs: dict[str, Value], target: ast.expr | None
@@ -162,11 +161,20 @@ class Evaluator(Expressions):
             constants["p_only"] = True  # F.dropout drops unless told not to
         if name == "where" and not self.module.qualified(node.func) and len(args) == 3:
             args = [args[1], args[0], args[2]]
+        if name in CREATORS and constants.get("requires_grad") is True:
+            return self.leaf(name, node)
         result = calls.apply(self.state, SYNONYMS.get(name, name), args, kwargs, node, self.gradients, constants)
         if out is not None and out.tensorlike:
             place = next(word.value for word in node.keywords if word.arg == "out")
             return self.write(node, place, out, "copy", [result], {})
         return result
+
+    def leaf(self, name: str, node: ast.AST) -> Value:
+        """A tensor made with requires_grad=True."""
+        value = Value("tensor", frozenset([Memory("parameter", name, node)]), leaf=True, contiguous=True, node=node)
+        if self.gradients:
+            self.state.give_gradient(value.memory, trained=True)
+        return value
 
     def rearrange(self, node: ast.Call, args: list[Value]) -> Value:
         pattern = node.args[1] if len(node.args) > 1 else None

@@ -223,7 +223,9 @@ class Expressions:
             if node.attr in _PROPERTIES:
                 return self.operate(node.attr, [base], node)
             if node.attr == "data":
-                return replace(base.view(node, "data", detached=True, data=True), contiguous=base.contiguous)
+                return replace(
+                    base.view(node, "data", detached=True, data=True, leaf=False), contiguous=base.contiguous
+                )
         if node.attr in _NUMBER_PROPERTIES:
             return NUMBER
         value = self.attribute_of_self(node.attr, node) if path == f"self.{node.attr}" else None

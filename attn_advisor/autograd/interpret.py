@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Literal
 
 from attn_advisor.autograd import calls
@@ -56,6 +57,7 @@ class Context:
     no_grad: bool = False
     quiet: bool = False  # initialisation, weight loading, optimizers, autograd.Function: in-place changes are the point
     documented: bool = False  # says that it changes its argument
+    checkpointed: bool = False  # torch.utils.checkpoint runs it again during backward
 
 
 def context_of(module: Module, function: Function, cls: Class | None, name: str) -> Context:
@@ -71,12 +73,41 @@ def context_of(module: Module, function: Function, cls: Class | None, name: str)
         for part in name.split(".")
     )
     quiet = quiet or any(b.endswith(("autograd.Function", "Function", "Optimizer", "LRScheduler")) for b in bases)
+    # what computes with gradients is an optimizer or a hook: nothing of it is differentiated
+    quiet = quiet or any(
+        re.search(r"(^|_)grads?($|_)|^gradients?$|^exp_avg", argument.arg) for argument in function.args.args
+    )
+    quiet = quiet or (cls is None and optimizes(module))
     quiet = quiet or any("triton" in d or "custom_fwd" in d or "tl.jit" in d for d in decorators)
     text = ast.get_docstring(function) or ""
     documented = (short.endswith("_") and not short.startswith("__")) or bool(
         re.search(r"\bin[- ]?place\b", text, re.IGNORECASE)
     )
-    return Context(name, any(_NO_MODE.search(d) for d in decorators), quiet, documented)
+    no_grad = any(_NO_MODE.search(d) for d in decorators)
+    return Context(name, no_grad, quiet, documented, function.name in checkpointed(module))
+
+
+def checkpointed(module: Module) -> set[str]:
+    """Names of functions and methods that the file hands to checkpoint."""
+    if "checkpoint(" not in module.source.text:
+        return set()
+    return _checkpointed(module)
+
+
+@cache
+def _checkpointed(module: Module) -> set[str]:
+    found = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith("checkpoint"):
+            first = node.args[0]
+            name = first.attr if isinstance(first, ast.Attribute) else first.id if isinstance(first, ast.Name) else ""
+            found.add(name)
+    return found
+
+
+def optimizes(module: Module) -> bool:
+    """Whether the file defines an optimizer."""
+    return any(isinstance(b, str) and b.endswith("Optimizer") for c in module.classes.values() for b in c.bases)
 
 
 class Interpreter(Evaluator):
@@ -95,6 +126,7 @@ class Interpreter(Evaluator):
         self.hazards: dict[ast.AST, Hazard] = {}
         self.stmt: ast.stmt = function.body[0]
         self.loops: list[ast.stmt] = []
+        self.evaluating = False  # in a branch that is taken in eval mode only
         self.leaving: list[list[State]] = []
         self.tensor_names = argument_values(module, function, cls, self.state, self.gradients)
 
@@ -206,7 +238,10 @@ class Interpreter(Evaluator):
         for body in (stmt.body, stmt.orelse):
             self.state = before.copy()
             self.guards.append(stmt.test)
+            kept = self.evaluating
+            self.evaluating = kept or in_eval_mode(stmt.test, body is stmt.body)
             self.block(body)
+            self.evaluating = kept
             self.guards.pop()
             ends.append(self.state)
         self.state = merged(ends)
@@ -368,6 +403,7 @@ class Interpreter(Evaluator):
         def found(kind: Kind, **known: Any) -> Hazard:
             hazard = Hazard(kind, node, self.stmt, target, op, value, operands=tuple(operands), **known)
             hazard.sure = hazard.saved.sure if hazard.saved else kind == "leaf" or self.state.is_trained([value])
+            hazard.sure = hazard.sure and not self.evaluating
             self.note_aliases(hazard)
             return hazard
 
@@ -375,6 +411,10 @@ class Interpreter(Evaluator):
             return found("outputs")
         if value.leaf and self.gradients and any(m.origin == "parameter" for m in value.memory):
             return found("leaf")
+        if self.context.checkpointed and value.kind == "tensor":
+            own = next((m for m in value.memory if m.origin in ("attribute", "buffer")), None)
+            if own is not None:
+                return found("silent", memory=own, through="checkpoint")
         if value.data:
             return self.silent(found, value, op)
         if parts := self.parts_of(value, operands, flows):
@@ -468,6 +508,13 @@ class Interpreter(Evaluator):
                 hazard.aliases.add(name)
         hazard.exposed = any(m.origin in ("argument", "attribute", "buffer", "parameter") for m in touched)
         hazard.loops = tuple(self.loops)
+
+
+def in_eval_mode(test: ast.expr, taken: bool) -> bool:
+    """Whether a branch of `if self.training` (or `not self.training`) is that of eval mode."""
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, taken = test.operand, not taken
+    return isinstance(test, ast.Attribute) and test.attr == "training" and not taken
 
 
 def shared(value: Value) -> frozenset[Memory]:

@@ -162,6 +162,17 @@ PARAMETRISED = {"linear", "layer_norm", "rms_norm", "group_norm", "batch_norm", 
 PARAMETRISED |= {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"}
 
 
+TENSOR_MODULES = tuple(f"torch.{name}." for name in ("nn.functional", "linalg", "special", "fft", "Tensor", "_C._nn"))
+
+
+def torch_function(qualified: str) -> str | None:
+    """The name of a function of torch that works on tensors ("softmax" for torch.nn.functional.softmax), else None."""
+    if not qualified.startswith("torch.") or not (qualified.count(".") == 1 or qualified.startswith(TENSOR_MODULES)):
+        return None
+    name = qualified.rsplit(".", 1)[-1]
+    return f"linalg.{name}" if qualified.startswith("torch.linalg.") else name
+
+
 def writes(method: str) -> str | None:
     """The operation an in-place method does ("mul" for "mul_"), or None when the method is none."""
     if not method.endswith("_") or method.startswith("_") or method.endswith("__") or method in METADATA:

@@ -32,7 +32,7 @@ from attn_advisor.source.text import SourceText
 Mode = Literal["check", "fix", "diff"]
 POOL_FILES = 40  # below this many files, starting processes costs more than it gains
 CHUNK_FILES = 12
-COLLECT_EVERY = 16  # analysed files between two runs of the garbage collector
+COLLECT_AT = 500_000  # objects that are left over before the garbage collector runs
 NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -140,6 +140,7 @@ class Checker:
         return [name for name, search in self.detectors.items() if any(text in data for text in search)]
 
     def _detect(self, source: SourceText, due: Sequence[str]) -> list[Detection]:
+        from attn_advisor.dataflow.values import release
         from attn_advisor.source.module import Module
 
         self.analysed = True
@@ -156,6 +157,7 @@ class Checker:
                     raise
                 self.errors.append(describe(error, name))
         self.consulted += map(str, itertools.islice(project.consulted, known, None))
+        release(module)
         return detections
 
     def _silence(self, source: SourceText, findings: list[Finding]) -> list[Finding]:
@@ -361,28 +363,17 @@ def lean_memory() -> Iterator[None]:
 
 
 def _serial(jobs: Sequence[Job], mode: Mode) -> Iterator[FileResult]:
-    analysed = 0
     for path, settings in jobs:
         result = check_file(path, settings, mode)
-        analysed += result.analysed
-        if analysed >= COLLECT_EVERY:
-            _collect()
-            analysed = 0
+        if gc.get_count()[0] > COLLECT_AT:
+            gc.collect()
+            gc.freeze()  # what survived (modules of the project) is not looked at again
         yield result
-
-
-def _collect() -> None:
-    """Free what the last files left in cycles; what survives (modules of the project) is not looked at again."""
-    gc.collect()
-    gc.freeze()
 
 
 def _worker(jobs: Sequence[Job], mode: Mode) -> list[FileResult]:
     gc.disable()
-    results = list(_serial(jobs, mode))
-    if any(result.analysed for result in results):
-        _collect()
-    return results
+    return list(_serial(jobs, mode))
 
 
 def _parallel(jobs: Sequence[Job], mode: Mode, workers: int) -> Iterator[FileResult]:

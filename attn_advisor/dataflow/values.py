@@ -204,8 +204,11 @@ class Graph:
     def release(self) -> None:
         """Undo the links that run in circles. The graph is of no use afterwards, but it is freed at once, and the syntax trees with it."""
         for value in self.values:
-            value.users = []
-            value.attrs.pop("_parts", None)
+            for arg in value.args:
+                if arg.frame is not None and getattr(arg.frame, "graph", None) is not self:
+                    arg.users = [user for user in arg.users if user is not value]  # it lives on, with its class
+        for value in self.values:
+            value.users.clear()
         for frame in self.frames:
             vars(frame).clear()
         vars(self).clear()
@@ -218,3 +221,13 @@ class Graph:
         self.values.append(value)
         self.by_op.setdefault(value.op, []).append(value)
         return value
+
+
+def release(module: Module) -> None:
+    """Let go of a file that is done with: its definitions point back at it, so that only the garbage collector could free its tree."""
+    for cls in vars(module).get("classes", {}).values():
+        frame = vars(cls).pop("_init_frame", None)
+        if frame is not None and hasattr(frame, "graph"):
+            frame.graph.release()
+        vars(cls).clear()
+    vars(module).clear()

@@ -15,10 +15,12 @@ from attn_advisor.autograd.outofplace import rewrite
 from attn_advisor.findings import Detection
 from attn_advisor.source.module import Class, Function, Module
 
-# Lines that may change a tensor in place. Not: `+= (item,)`, `+= [...]`, `+= "..."`, `d["key"] = ...`.
+# Lines that may change a tensor in place. Not: `+= (item,)`, `+= [...]`, `+= "..."`, `d["key"] = ...`, `name: list[int] = ...`.
 _INPLACE = re.compile(
-    r"""[-+*/|&^%<>]=(?!=)(?!\s*(?:\([\w.\[\]]*,\s*\)|["'f\[]))|\w_\(|(?<!["'])\]\s*=(?!=)|\binplace\s*=\s*True|\bout\s*="""
+    r"""(?:<<|>>|[-+*/|&^%])=(?!=)(?!\s*(?:\([\w.\[\]]*,\s*\)|["'f\[]))|[a-zA-Z0-9]_\(|(?<!["'])\]\s*=(?!=)|[(,]\s*out\s*="""
 )
+_ANNOTATED = re.compile(r"\s*(?!else\b|try\b|finally\b)\w+\s*:")
+_INPLACE_LAYER = re.compile(r"\binplace\s*=\s*True")
 UNSEEN = "is changed where autograd does not see it: the gradient will be that of the old computation, without an error"
 REPEATED = "is changed in a function that checkpoint runs again during backward: it changes twice"
 CODES = {"result": "ATN501", "outputs": "ATN502", "leaf": "ATN502", "input": "ATN503", "silent": "ATN504"}
@@ -29,13 +31,13 @@ def inplace_hazards(module: Module) -> Iterable[Detection]:
     text = module.source.text
     if "torch" not in text:
         return []
-    rows = {module.source.position(match.start())[0] for match in _INPLACE.finditer(text)}
-    if not rows:
+    rows, layers = candidates(module)
+    if not rows and not layers:
         return []
     known = cache(attributes)
     callers = Callers(module, known)
     found: list[Detection] = []
-    for name, function, cls in functions(module, sorted(rows)):
+    for name, function, cls in functions(module, rows, layers):
         context = context_of(module, function, cls, name)
         if context.quiet:
             continue
@@ -45,15 +47,27 @@ def inplace_hazards(module: Module) -> Iterable[Detection]:
     return found
 
 
-def functions(module: Module, rows: list[int]) -> Iterator[tuple[str, Function, Class | None]]:
-    """Every function that holds one of the rows, nested ones too."""
+def candidates(module: Module) -> tuple[list[int], list[int]]:
+    """(rows that may hold an in-place change, rows that may make a layer which works in place), sorted."""
+    source, text = module.source, module.source.text
+    rows = set()
+    for match in _INPLACE.finditer(text):
+        if text[match.start()] == "]" and _ANNOTATED.match(text, text.rfind("\n", 0, match.start()) + 1, match.start()):
+            continue
+        rows.add(source.position(match.end() - 1)[0])
+    layers = [source.position(match.start())[0] for match in _INPLACE_LAYER.finditer(text)]
+    return sorted(rows.union(layers)), layers
 
-    def holds(function: Function) -> bool:
-        at = bisect_left(rows, function.lineno)
-        return at < len(rows) and rows[at] <= (function.end_lineno or 0)
+
+def functions(module: Module, rows: list[int], layers: list[int]) -> Iterator[tuple[str, Function, Class | None]]:
+    """Every function that holds one of the rows, nested ones too; the forward of a class with layers that work in place."""
+
+    def holds(node: ast.stmt, rows: list[int] = rows) -> bool:
+        at = bisect_left(rows, node.lineno)
+        return at < len(rows) and rows[at] <= (node.end_lineno or 0)
 
     for name, function, cls in module.all_functions():
-        if not holds(function):
+        if not holds(function) and not (cls is not None and function.name == "forward" and holds(cls.node, layers)):
             continue
         yield name, function, cls
         start, end = module.source.span(function)

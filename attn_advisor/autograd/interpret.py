@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any, Literal
 
 from attn_advisor.autograd import calls
@@ -19,6 +18,7 @@ from attn_advisor.source.module import Class, Function, Module
 
 Kind = Literal["result", "outputs", "leaf", "input", "silent", "alias", "argument"]
 _ORDER: tuple[Kind, ...] = ("outputs", "leaf", "result", "input", "silent", "argument", "alias")
+_CHECKPOINT = re.compile(r"\bcheckpoint\(\s*(?:self\.)?(\w+)")
 _NO_MODE = re.compile(r"(^|\.)(no_grad|inference_mode)$")
 
 
@@ -84,25 +84,8 @@ def context_of(module: Module, function: Function, cls: Class | None, name: str)
         re.search(r"\bin[- ]?place\b", text, re.IGNORECASE)
     )
     no_grad = any(_NO_MODE.search(d) for d in decorators)
-    return Context(name, no_grad, quiet, documented, function.name in checkpointed(module))
-
-
-def checkpointed(module: Module) -> set[str]:
-    """Names of functions and methods that the file hands to checkpoint."""
-    if "checkpoint(" not in module.source.text:
-        return set()
-    return _checkpointed(module)
-
-
-@cache
-def _checkpointed(module: Module) -> set[str]:
-    found = set()
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith("checkpoint"):
-            first = node.args[0]
-            name = first.attr if isinstance(first, ast.Attribute) else first.id if isinstance(first, ast.Name) else ""
-            found.add(name)
-    return found
+    again = "checkpoint(" in module.source.text and short in _CHECKPOINT.findall(module.source.text)
+    return Context(name, no_grad, quiet, documented, again)
 
 
 def optimizes(module: Module) -> bool:

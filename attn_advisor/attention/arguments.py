@@ -95,18 +95,20 @@ class Arguments:
     def _dtype(self) -> None:
         """Keep the dtypes of the three operands equal, as the original's casts left them."""
         site = self.site
-        casts = [_cast_kind(o.value) for o in (site.query, site.key, site.val)]
+        query, key, value = (_cast_kinds(o.value) for o in (site.query, site.key, site.val))
         back = any(k.kind == "cast" for k in site.behind)
-        if casts[2] is None and (casts[0] or casts[1]) and back:
+        if not value and (query or key) and back:
             dtype = f"{self.texts[2].at(ATOM)}.dtype"
-            for name, cast in (("query", casts[0]), ("key", casts[1])):
-                if cast is not None:
+            for name, cast in (("query", query), ("key", key)):
+                if cast:
                     text = Text(getattr(self.call, name), COND if _loose(getattr(self.call, name)) else ATOM)
                     setattr(self.call, name, f"{text.at(ATOM)}.to({dtype})")
-        elif casts[2] == "float32" and not casts[0] and not casts[1]:
+        elif value == {"float32"} and not query and not key:
             for name in ("query", "key"):
                 text = Text(getattr(self.call, name), COND if _loose(getattr(self.call, name)) else ATOM)
                 setattr(self.call, name, f"{text.at(ATOM)}.float()")
+        elif value and query != value or value and key != value:
+            self.problem("no fix", site.output.line, "query, key and value are cast to different dtypes")
 
     # -- scale ----------------------------------------------------------------------------------------------------------------------------
     def _scale(self) -> None:
@@ -126,8 +128,7 @@ class Arguments:
                 if factor.conditions:
                     self.problem("no fix", factor.line, "a learned scale under a condition")
                 if factor.scalar == "unknown":
-                    text = self._try(factor.value)
-                    self.problem("unsafe", factor.line, f"{text} is not known to be one number")
+                    self._unknown_factor(factor)
                 query = Text(f"{query.at(PRODUCT)} {'/' if factor.divide else '*'} {self.writer.write(factor.value).at(UNARY)}", PRODUCT)
         if negative:
             query = Text(f"-{query.at(UNARY)}", UNARY)
@@ -148,6 +149,12 @@ class Arguments:
         self.call.scale = parts[0].text if len(parts) == 1 else " * ".join(p.at(PRODUCT) for p in parts)
         if any(f.scalar == "tensor" for f in numbers):
             self.call.scale = f"float({self.call.scale})"
+
+    def _unknown_factor(self, factor: Factor) -> None:
+        """A factor that may be a number or a tensor: only its name speaks for a number."""
+        text = self._try(factor.value)
+        named = any(word in text.lower() for word in ("scale", "scaling", "temp", "norm", "tau", "sqrt"))
+        self.problem("unsafe" if named else "no fix", factor.line, f"{text} is not known to be one number")
 
     def _try(self, value: Value) -> str:
         try:
@@ -364,15 +371,27 @@ class Arguments:
                 return
             stack.extend(at.args)
 
+    def _under(self, value: Value, conditions: tuple[Condition, ...]) -> Text:
+        """The value's text, for a place where the conditions hold."""
+        before, self.writer.assumed = self.writer.assumed, conditions
+        try:
+            return self.writer.write(value)
+        finally:
+            self.writer.assumed = before
+
     def _keep(self, item: Item) -> Text:
         assert item.keep is not None
-        return self.writer.write(item.keep)
+        return self._rows(self._under(item.keep, item.conditions), item)
 
     def _drop(self, item: Item) -> Text:
         if item.form in ("masked_fill", "setitem"):
-            return self.writer.write(item.value)
+            return self._rows(self._under(item.value, item.conditions), item)
         assert item.keep is not None
-        return self.writer.write(masks.negated(item.keep, True))
+        return self._rows(self._under(masks.negated(item.keep, True), item.conditions), item)
+
+    def _rows(self, text: Text, item: Item) -> Text:
+        """SDPA wants a mask of two axes at least."""
+        return Text(f"{text.at(ATOM)}[None, :]") if self.shapes.rank(item.value) == 1 else text
 
     def _term(self, item: Item) -> Text:
         value = item.value
@@ -382,7 +401,7 @@ class Arguments:
                 self.problem("no fix", item.line, "the mask is scaled under a condition")
         if item.subtract:
             value = synthetic("neg", value)
-        return self.writer.write(value)
+        return self._rows(self._under(value, item.conditions), item)
 
     def _laid(self, text: Text, item: Item | None = None) -> Text:
         """A mask for 4-D inputs: right-aligned as the scores were."""
@@ -578,11 +597,19 @@ def _parameter(value: Value) -> bool:
     return made is not None and made.op == "construct" and made.attrs["qualified"].endswith("Parameter")
 
 
-def _cast_kind(value: Value) -> str | None:
-    """The dtype an operand was cast to just before the product."""
-    while value.op in ("transpose", "permute", "identity", "reshape", "mul", "div") and value.args:
-        value = value.args[0]
-    return (value.attrs["kind"] or "other") if value.op == "cast" else None
+def _cast_kinds(value: Value, depth: int = 0) -> set[str]:
+    """The dtypes an operand may have been cast to on its way to the product."""
+    if depth > 12 or not value.args:
+        return set()
+    if value.op == "cast":
+        return {value.attrs["kind"] or "other"}
+    if value.op == "phi":
+        return _cast_kinds(value.args[1], depth + 1) | _cast_kinds(value.args[2], depth + 1)
+    if value.op in ("add", "sub", "mul", "div"):
+        return _cast_kinds(value.args[0], depth + 1)
+    if value.op in ("transpose", "permute", "identity", "reshape", "neg", "unsqueeze", "rearrange", "normalize", "expand", "repeat_interleave"):
+        return _cast_kinds(value.args[0], depth + 1)
+    return set()
 
 
 def _loose(text: str) -> bool:

@@ -11,7 +11,7 @@ from attn_advisor.attention.synthetic import constant
 from attn_advisor.dataflow.attributes import class_of
 from attn_advisor.dataflow.evaluate import store_key
 from attn_advisor.dataflow.operations import SIGNATURES
-from attn_advisor.dataflow.values import Frame, Value
+from attn_advisor.dataflow.values import Condition, Frame, Value
 
 # Python's precedence, loosest first.
 COND, OR, NOT, COMPARE, BITOR, BITAND, SUM, PRODUCT, UNARY, POWER, ATOM = range(11)
@@ -64,18 +64,34 @@ class Writer:
             if "." not in name:
                 self._by_value.setdefault(id(value), []).append(name)
         self._depth = 0
+        self._kept: set[int] | None = None
+        self.forbidden: set[int] = set()  # ids of values that the rewrite does away with
+        self.assumed: tuple[Condition, ...] = ()  # what holds where the text is used
 
     def name_of(self, value: Value) -> str | None:
-        """A variable that holds exactly this value here."""
+        """A variable that holds exactly this value here (under what is assumed)."""
         names = self._by_value.get(id(value))
-        return names[0] if names else None
+        if names:
+            return names[0]
+        if self.assumed:
+            for name, held in self.env.items():
+                while held.op == "phi" and "." not in name:
+                    way = next((way for test, way in self.assumed if test is held.args[0] or test.key == held.args[0].key), None)
+                    if way is None:
+                        break
+                    held = held.args[1 if way else 2]
+                    if held is value:
+                        return name
+        return None
 
     def write(self, value: Value) -> Text:
         if id(value) in self.given:
             return Text(self.given[id(value)])
+        if id(value) in self.forbidden:
+            raise Inexpressible(f"it is made from the scores (line {value.line})")
         name = self.name_of(value)
         if name is not None:
-            self._use(value, name)
+            self._use(self.env[name], name)
             return Text(name)
         self._depth += 1
         try:
@@ -84,6 +100,12 @@ class Writer:
             return self._build(value)
         finally:
             self._depth -= 1
+
+    def _bound(self, value: Value) -> bool:
+        """Whether a statement of this function keeps the value under a name, so that its call stays where it is."""
+        if self._kept is None:
+            self._kept = {id(v) for _, _, v in self.frame.bindings}
+        return id(value) in self._kept
 
     def _use(self, value: Value, name: str) -> None:
         self.used.append(value)
@@ -96,6 +118,8 @@ class Writer:
             return self._attribute(value)
         if value.op == "self":
             raise Inexpressible("another object's attribute")
+        if value.op in ("call", "method", "apply") and self._bound(value):
+            raise Inexpressible(f"the call of line {value.line} cannot be made twice")
         call = self.frame.calls.get(id(value))
         if call is not None:
             try:
@@ -174,7 +198,7 @@ class Writer:
         if value is None:
             raise Inexpressible(f"`{node.id}` was not evaluated")
         here = self.env.get(node.id)
-        if here is value and id(value) not in self.given:
+        if here is value and id(value) not in self.given and id(value) not in self.forbidden:
             self._use(value, node.id)
             return None
         if here is None and value.op in ("import", "function", "class", "name", "partial", "const") and self._is_global(node.id, frame):

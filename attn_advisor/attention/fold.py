@@ -305,6 +305,8 @@ def _probability_link(site: Site, link: Link, out: Folded) -> None:
         if out.dropout is not None:
             out.problems.append(Problem("no fix", line, "a second dropout"))
         out.dropout = Dropout(link.value, link.conditions, line)
+    elif kind == "unknown" and _named_dropout(link.value) and _other_module(link.value):
+        out.problems.append(Problem("refuse", line, "drops the probabilities in a way of its own"))
     elif kind == "unknown" and _named_dropout(link.value):
         out.problems.append(Problem("unsafe", line, "what is applied to the probabilities is called dropout but is not known to be nn.Dropout"))
         out.dropout = Dropout(link.value, link.conditions, line)
@@ -333,6 +335,12 @@ def _named_dropout(value: Value) -> bool:
     target = value.args[0] if value.args else None
     name = "" if target is None else str(target.attrs.get("name", target.attrs.get("qualified", "")))
     return value.op == "call" and "drop" in name.lower()
+
+
+def _other_module(value: Value) -> bool:
+    """Whether the module is known, and is not nn.Dropout."""
+    made = definition(value.args[0]) if value.args[0].op == "attribute" else None
+    return made is not None and made.op == "construct"
 
 
 def _none_test(condition: Condition) -> Value | None:

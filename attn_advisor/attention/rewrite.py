@@ -48,9 +48,7 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
         _note_escapes(site, liveness, [site.query.value, site.key.value, site.val.value], out)
         return out
     stmt, node = place
-    writer = Writer(frame, stmt)
-    writer.nodes = {id(a.node): a.text for a in about}
-    writer.given.update({id(a.value): a.text for a in about})
+    writer = _writer(site, interpreter.graph, frame, stmt, about)
     _note_escapes(site, liveness, [site.query.value, site.key.value, site.val.value], out)
     undecided = not out.escapes and not any(p.kind in ("refuse", "no fix", "guard") for p in folded.problems)
     try:
@@ -63,7 +61,8 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     if any(p.kind in ("refuse", "no fix") for p in folded.problems):
         return out
     if out.escapes or any(p.kind == "guard" for p in folded.problems):
-        _guarded(Guard(site, folded, shapes, interpreter.graph, frame, liveness, about, out), stmt, node, writer.used, out)
+        guard = Guard(site, folded, shapes, interpreter.graph, frame, liveness, about, out)
+        _guarded(guard, stmt, node, writer.used, _writer(site, interpreter.graph, frame, stmt, about), out)
         return out
     needed = [*writer.used, *(v for a in about for v in a.used)]
     after = liveness.live(site.output, needed)
@@ -84,10 +83,20 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     return out
 
 
-def _guarded(guard: Guard, stmt: ast.stmt, node: ast.expr, used: list[Value], out: Rewrite) -> None:
+def _writer(site: Site, graph: Graph, frame: Frame, stmt: ast.stmt, about: list[About]) -> Writer:
+    """A writer for the statement of the call, which reads sizes of the scores off the query and key."""
+    writer = Writer(frame, stmt)
+    writer.nodes = {id(a.node): a.text for a in about}
+    writer.given.update({id(a.value): a.text for a in about})
+    writer.forbidden = {id(v) for v in site.chain_values} | {id(k.operand) for k in (*site.before, *site.behind)}
+    _give_sizes(site, graph, writer)
+    return writer
+
+
+def _guarded(guard: Guard, stmt: ast.stmt, node: ast.expr, used: list[Value], writer: Writer, out: Rewrite) -> None:
     """The old lines where the weights are wanted, SDPA elsewhere."""
     frame = guard.frame
-    branches = guard.fix(stmt, node, used, set(_names(frame.function)))
+    branches = guard.fix(stmt, node, used, writer, set(_names(frame.function)))
     changes = _later_changes(guard.site, guard.folded, frame)
     if branches is None or any(p.kind == "no fix" for p in guard.folded.problems):
         return
@@ -111,7 +120,37 @@ class About:
 
 
 def about_scores(site: Site, graph: Graph, frame: Frame) -> list[About]:
-    """Uses of the scores that only ask for their size, dtype or device."""
+    """Uses of the scores, in this function's own text, that only ask for their size, dtype or device."""
+    found = []
+    for value, read in _asked(site, graph):
+        if value.frame is not frame or value.stmt is None or not isinstance(value.node, ast.expr):
+            continue
+        if value.op == "size" and not isinstance(value.node, (ast.Call, ast.Subscript)):
+            continue
+        writer = Writer(frame, value.stmt)
+        try:
+            text = writer.write(read[0]).at(ATOM) + read[1]
+        except Inexpressible:
+            continue
+        found.append(About(value, value.node, text, writer.used))
+    return found
+
+
+def _give_sizes(site: Site, graph: Graph, writer: Writer) -> None:
+    """Let the writer read sizes, dtype and device of the scores off the query and key."""
+    for value, (of, suffix) in _asked(site, graph):
+        if id(value) not in writer.given:
+            used, names = list(writer.used), set(writer.names)
+            try:
+                writer.given[id(value)] = writer.write(of).at(ATOM) + suffix
+            except Inexpressible:
+                continue
+            finally:
+                writer.used, writer.names = used, names
+
+
+def _asked(site: Site, graph: Graph) -> list[tuple[Value, tuple[Value, str]]]:
+    """Sizes, dtypes and devices of the scores, each with the tensor and the suffix that give the same."""
     labels = {id(site.product): site.score_labels}
     links = [*site.before, *site.behind]
     labels.update({id(link.operand): link.labels for link in links})
@@ -129,28 +168,21 @@ def about_scores(site: Site, graph: Graph, frame: Frame) -> list[About]:
     for op in ("size", "dtype", "device"):
         for value in graph.by_op.get(op, []):
             of = value.args[0]
-            if id(of) not in labels or value.frame is not frame or not isinstance(value.node, ast.expr) or value.stmt is None:
+            if id(of) not in labels:
                 continue
             operand, suffix = site.query, f".{op}"
             if op == "size":
-                if not isinstance(value.node, (ast.Call, ast.Subscript)):
-                    continue
                 axes, axis = labels[id(of)], value.attrs["axis"]
                 if not -len(axes) <= axis < len(axes) or ("..." in axes and axis >= 0):
                     continue
                 label = axes[axis]
-                operand = site.query if label == site.query_axis else site.key
                 if label not in (site.query_axis, site.key_axis):
                     continue
+                operand = site.query if label == site.query_axis else site.key
                 suffix = f".size({operand.labels.index(label) - len(operand.labels)})"
             elif op == "dtype" and id(of) not in same_dtype:
                 continue
-            writer = Writer(frame, value.stmt)
-            try:
-                text = writer.write(_unswapped(operand, suffix)[0]).at(ATOM) + _unswapped(operand, suffix)[1]
-            except Inexpressible:
-                continue
-            found.append(About(value, value.node, text, writer.used))
+            found.append((value, _unswapped(operand, suffix)))
     return found
 
 

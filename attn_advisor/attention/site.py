@@ -262,4 +262,6 @@ def _einsum_value(output: Value, side: int, labels: Labels, key_axis: str, query
     if len(fresh) != 1:
         return None
     rename = {**names, fresh[0]: "e"}
+    if any(names.get(x) == query_axis for x in other):
+        return None  # values of their own for each query: pooling
     return tuple(rename[x] for x in other), tuple(rename.get(x, x) for x in out)

@@ -60,7 +60,8 @@ def _attribute_definition(cls: Class, name: str) -> Value | None:
         if frame is None:
             continue
         if f"self.{name}" in frame.env:
-            return _filled_later(frame.env[f"self.{name}"])
+            made = _filled_later(frame.env[f"self.{name}"])
+            return None if made.op == "buffer" and name in _patched(cls) else made
     found = cls.constant(name)
     if found is not None:
         return init_expression(found[1], found[0])
@@ -134,11 +135,34 @@ def _stored_by(method: ast.AST) -> Iterator[str]:
         for target in targets:
             parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
             for part in parts:
-                changed = part
-                while isinstance(changed, (ast.Subscript, ast.Starred)):  # self.mask[:n] = 1 changes the attribute too
-                    changed = changed.value
-                if isinstance(changed, ast.Attribute) and isinstance(changed.value, ast.Name) and changed.value.id == "self":
-                    yield changed.attr
+                if isinstance(part, ast.Starred):
+                    part = part.value
+                if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "self":
+                    yield part.attr
+
+
+def _patched(cls: Class) -> set[str]:
+    """Attributes whose content a method other than the constructor changes: `self.mask[:n] = 1`, `self.mask.fill_(1)`, `self.mask.data = x`."""
+    cached = cls.__dict__.get("_patched")
+    if cached is None:
+        cached = set()
+        family = [*cls.mro, *(c for c in cls.module.classes.values() if c is not cls and c.is_subclass(cls))]
+        for member in family:
+            for name, method in member.methods.items():
+                if name == "__init__":
+                    continue
+                for stmt in statements(method):
+                    targets: list[ast.expr] = stmt.targets if isinstance(stmt, ast.Assign) else [stmt.target] if isinstance(stmt, ast.AugAssign) else []
+                    if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call) and isinstance(stmt.value.func, ast.Attribute) and stmt.value.func.attr.endswith("_"):
+                        targets = [stmt.value.func.value]
+                    for target in targets:
+                        at: ast.AST = target
+                        while isinstance(at, (ast.Subscript, ast.Attribute, ast.Call)) and not (isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name)):
+                            at = at.func if isinstance(at, ast.Call) else at.value
+                        if isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name) and at.value.id == "self":
+                            cached.add(at.attr)
+        cls.__dict__["_patched"] = cached
+    return cached
 
 
 def statements(node: ast.AST) -> Iterator[ast.stmt]:

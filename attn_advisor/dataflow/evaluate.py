@@ -254,6 +254,11 @@ class Evaluator:
                 return known[at]
             if base.op in ("chunk", "split", "unbind") and at >= 0:
                 return self.value("part", (base,), node, frame, names=("input",), index=at)
+        if base.op == "shape" and index.op == "slice":
+            lower, upper, step = (a.const for a in index.args)
+            axes = range(lower, upper or 0) if isinstance(lower, int) and lower < 0 and (upper is None or isinstance(upper, int) and upper < 0) else range(lower or 0, upper) if isinstance(upper, int) and upper > 0 and lower in (None, 0, 1, 2) else None
+            if axes is not None and step is None:
+                return self.value("tuple", [self.value("size", base.args, None, frame, names=("input",), axis=i) for i in axes], node, frame)
         if base.op in ("tuple", "list") and index.op == "slice" and all(a.op == "const" for a in index.args):
             bounds = [a.const for a in index.args]
             if not any(a.op == "starred" for a in base.args):

@@ -22,10 +22,12 @@ from attn_advisor.fixes.executor import ALL_ROWS, NOT_EMPTY, Report, compare
 from attn_advisor.fixes.inputs import Choice, Dims, Ids, Mask, MaskForm, Recipe, Tensor, Value, optional
 from attn_advisor.fixes.inputs import Spec as Argument
 from attn_advisor.lab import roles
+from attn_advisor.lab.attention_level import attention_program
 from attn_advisor.lab.free import forward_options
 from attn_advisor.lab.inputs import make_all
 from attn_advisor.lab.job import Job, Sizes
-from attn_advisor.lab.programs import TINY_ATTENTION, CannotRun, Program, Source, attention_program, module_program
+from attn_advisor.lab.module_level import module_program
+from attn_advisor.lab.programs import TINY_ATTENTION, CannotRun, Program, Source
 from attn_advisor.lab.roles import Spec
 
 LETTERS = "bhlsdecnyx"

@@ -23,7 +23,6 @@ BEHIND = {
     "new_ones": "`scores.new_ones`, called for the mask, counts as weights that are returned",
     "written_by_index": "`scores[..., mask] = fill` is not followed",
     "library_mask": "nn.Transformer.generate_square_subsequent_mask is not known",
-    "PatchedBuffer": "a buffer changed in place by another method is still taken for causal: a wrong rewrite",
     "softmax_over_rows_of_keys": "a mask over (S, L) scores is not transposed",
 }
 

@@ -181,10 +181,16 @@ class Branches:
                 if own or other:
                     self._kept[id(stmt)] = stmt
                     kept = True
-            elif stmt is self.stmt or stmt not in self.removal.removed and not isinstance(stmt, (ast.Assert, ast.Pass)):
+            elif stmt is self.stmt or self._needed(stmt):
                 self._kept[id(stmt)] = stmt
                 kept = True
         return kept
+
+    def _needed(self, stmt: ast.stmt) -> bool:
+        made = self.removal.made.get(stmt)
+        if made and self.removal.binds_only_names(stmt):
+            return any(id(v) in self.removal.after for v in made)
+        return stmt not in self.removal.removed and not isinstance(stmt, (ast.Assert, ast.Pass))
 
     def truth(self, stmt: ast.If) -> bool | None:
         """The outcome of the statement's test, if it is known in the second branch."""
@@ -195,15 +201,8 @@ class Branches:
 
     def dangling(self) -> int | None:
         """The line of a repeated statement that reads what no repeated one binds."""
-        frame = self.frame
+        frame, live = self.frame, self.removal.after
         gone = {id(v) for s, _, v in frame.bindings if id(s) in self.region.nodes and id(s) not in self._kept}
-        gone |= {
-            id(v)
-            for s, made in self.removal.made.items()
-            if id(s) in self.region.nodes and id(s) not in self._kept
-            for v in made
-        }
-        gone -= {id(v) for s, _, v in frame.bindings if id(s) not in self.region.nodes or id(s) in self._kept}
         names = {name for s, name, _ in frame.bindings if id(s) in self.region.nodes}
         skip = {id(n) for a in [self.node, *(a.node for a in self.about)] for n in ast.walk(a)}
         for stmt in self._kept.values():
@@ -215,11 +214,12 @@ class Branches:
                     and id(node) not in skip
                 ):
                     value = frame.name_values.get(node)
-                    if value is None or id(value) in gone:
+                    made_here = value is None or id(value) in gone or self.region.holds(value.frame, value.stmt)
+                    if value is None or made_here and id(value) not in live:
                         return node.lineno
-        return self._unseen(names)
+        return self._unseen()
 
-    def _unseen(self, names: set[str]) -> int | None:
+    def _unseen(self) -> int | None:
         """The line of a later read, by a nested function or in code that never runs, of what the second branch leaves out."""
         left_out = set(self._unset())
         nested = {
@@ -247,9 +247,26 @@ class Branches:
 
     def _unset(self) -> list[str]:
         """Names that are read later and that the second branch would leave without a value, in the order of their binding."""
-        read = {n.id for n in self._reads()}
-        bound = [name for s, name, _ in self.frame.bindings if id(s) in self.region.nodes]
-        return [name for name in dict.fromkeys(bound) if name in read and not self._ends_bound(name, self.region.stmts)]
+        bound: dict[str, set[int]] = {}
+        for stmt, name, value in self.frame.bindings:
+            if id(stmt) in self.region.nodes:
+                bound.setdefault(name, set()).add(id(value))
+        read = {n.id for n in self._reads() if n.id in bound and self._may_hold(n, bound[n.id])}
+        return [name for name in bound if name in read and not self._ends_bound(name, self.region.stmts)]
+
+    def _may_hold(self, read: ast.Name, values: set[int]) -> bool:
+        """Whether the name may still hold one of the values there, or whether that is not known."""
+        if read not in self.frame.name_values:
+            return True
+        stack, seen = [self.frame.name_values[read]], set()
+        while stack:
+            value = stack.pop()
+            if id(value) in values:
+                return True
+            if id(value) not in seen and (value.inplace or value.op in ("phi", "loop", "mutated")):
+                seen.add(id(value))
+                stack += value.args
+        return False
 
     def _ends_bound(self, name: str, stmts: list[ast.stmt]) -> bool:
         """Whether what binds the name last stands in the second branch too."""

@@ -115,8 +115,10 @@ class Guard:
         self.needs = Needs(liveness, site.output, site.chain_values)
         self.facts = Facts(_shared(site))
 
-    def fix(self, stmt: ast.stmt, node: ast.expr, used: list[Value], names: set[str]) -> Branches | None:
-        """The two branches; None, with a problem added or an escape marked as `always`, where there is no such fix."""
+    def fix(
+        self, stmt: ast.stmt, node: ast.expr, used: list[Value], writer: Writer, names: set[str]
+    ) -> Branches | None:
+        """used: what the call reads; writer: a fresh one. The two branches; None, with a problem added or an escape marked as `always`, where there is no such fix."""
         region = region_of(self.site, self.frame)
         if isinstance(region, Problem):
             self.folded.problems.append(region)
@@ -125,9 +127,6 @@ class Guard:
         if guards is None:
             return None
         facts = self.facts.without(guards)
-        writer = Writer(self.frame, stmt)
-        writer.nodes = {id(a.node): a.text for a in self.about}
-        writer.given.update({id(a.value): a.text for a in self.about})
         quiet = _where(self.folded, facts)
         held = self._held(quiet, writer)
         try:
@@ -159,6 +158,8 @@ class Guard:
     # -- the guards -------------------------------------------------------------------------------------------------------------------------
     def _guards(self, region: Region, used: list[Value]) -> list[Literal] | None:
         """Tests of which one holds wherever the weights are needed; None if they are needed without any."""
+        if sum(p.kind == "guard" for p in self.folded.problems) > len(self.folded.guards):
+            return None  # the weights are recorded from outside
         writer = Writer(self.frame, region.first)
         found: list[Literal] = []
         for value, condition in self.folded.guards:

@@ -110,8 +110,7 @@ class Removal:
             made = self.made.get(stmt, [])
             if not made or any(id(v) in self.after for v in made) or not any(id(v) in self.before for v in made):
                 return False
-            targets = stmt.targets if isinstance(stmt, ast.Assign) else [getattr(stmt, "target", None)]
-            return all(t is None or _plain_target(t) for t in targets)
+            return self.binds_only_names(stmt)
         if isinstance(stmt, ast.If):
             if self._is_check(stmt):
                 return True
@@ -127,6 +126,11 @@ class Removal:
         if isinstance(stmt, ast.Delete):
             return bool(stmt.targets) and all(isinstance(t, ast.Name) and self._gone(t) for t in stmt.targets)
         return False
+
+    def binds_only_names(self, stmt: ast.stmt) -> bool:
+        """Whether the statement sets names and items of them, and no attribute."""
+        targets = stmt.targets if isinstance(stmt, ast.Assign) else [getattr(stmt, "target", None)]
+        return all(t is None or _plain_target(t) for t in targets)
 
     def _gone(self, name: ast.Name) -> bool:
         value = self.frame.name_values.get(name)

@@ -38,7 +38,7 @@ COMPOSED = {
     "min.other": "minimum",
     "tanhshrink": "tanh self=input -result",
     "softsign": "abs self=input",
-    "cosine_similarity": "mul.Tensor self=x1 other=x2 +x1 +x2",
+    "cosine_similarity": "linalg_vector_norm self=x1 -result +x2",
     "grid_sample": "grid_sampler_2d",
     "fliplr": "flip",
     "flipud": "flip",

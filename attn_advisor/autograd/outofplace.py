@@ -82,7 +82,7 @@ def _edits(module: Module, hazard: Hazard, function: Function) -> list[Edit] | N
     node, target = hazard.node, hazard.target
     plain = isinstance(target, (ast.Name, ast.Attribute))
     if isinstance(node, ast.AugAssign) and plain and target is node.target and type(node.op) in _SYMBOLS:
-        return [_augmented(module, hazard, node)]
+        return _augmented(module, hazard, node)
     if (
         isinstance(node, ast.Call)
         and hazard.op in table()
@@ -97,21 +97,23 @@ def strip_data(target: ast.expr) -> ast.expr:
     return target.value if isinstance(target, ast.Attribute) and target.attr == "data" else target
 
 
-def _augmented(module: Module, hazard: Hazard, node: ast.AugAssign) -> Edit:
+def _augmented(module: Module, hazard: Hazard, node: ast.AugAssign) -> list[Edit]:
+    """`x *= a + b` to `x = x * (a + b)`: the operator is replaced, the operand (with its comments) stays where it is."""
     source = module.source
     name = source.segment(strip_data(node.target))
-    operand = source.segment(node.value)
     start, end = source.span(node)
     value_start, value_end = source.span(node.value)
-    before, after = source.text[start:value_start], source.text[value_end:end]
-    if before.rstrip().endswith("(") and after.lstrip().startswith(")"):
-        operand = f"({operand})"  # parentheses of the source are not part of the node
-    elif not isinstance(node.value, _ATOMS):
-        operand = f"({operand})"
-    result = f"{name} {_SYMBOLS[type(node.op)]} {operand}"
-    if keeps_dtype(hazard):
-        return Edit(start, end, f"{name} = {result}")
-    return Edit(start, end, f"{name} = ({result}).to({name}.dtype)")
+    operator = source.text.index("=", source.span(node.target)[1]) + 1
+    before, after = source.text[operator:value_start], source.text[value_end:end]
+    enclosed = before.lstrip().startswith("(") and after.rstrip().endswith(")")  # not part of the operand's node
+    opening, closing = ("", "") if enclosed or isinstance(node.value, _ATOMS) else ("(", ")")
+    keep = keeps_dtype(hazard)
+    edits = [Edit(start, operator, f"{name} = {'' if keep else '('}{name} {_SYMBOLS[type(node.op)]}")]
+    if opening:
+        edits.append(Edit(value_start, value_start, opening))
+    if tail := closing + ("" if keep else f").to({name}.dtype)"):
+        edits.append(Edit(end, end, tail))
+    return edits
 
 
 def keeps_dtype(hazard: Hazard) -> bool:

@@ -16,10 +16,10 @@ from attn_advisor.findings import Detection, Edit, Fix
 
 _OPERANDS = ("query", "key", "value")
 _NESTED = re.compile(r"nested_tensor|NestedTensor|torch\.nested|is_nested|jagged")
-_TWICE = re.compile(r"create_graph|torch\.func|functorch|\.jvp\(|\.hvp\(|hessian\(")
+_TWICE = re.compile(r"create_graph ?= ?True|torch\.func|functorch|\.jvp\(|\.hvp\(|hessian\(")
 # Operations whose result may be None, or anything else: everything else here is a tensor.
 _ANYTHING = frozenset(
-    "param const call opaque element loop undefined name getitem part mutated rest starred method apply buffer".split()
+    "param const call opaque element loop undefined name part mutated rest starred method apply".split()
 )
 
 
@@ -166,5 +166,7 @@ def _may_be_none(mask: Value) -> bool:
         return any(_may_be_none(branch) for branch in mask.args[1:])
     if mask.op == "attribute":
         made = definition(mask)
-        return made is None or made.op != "buffer"
+        return made is None or made.op != "buffer" and made.attrs.get("qualified") != "torch.nn.Parameter"
+    if mask.op == "getitem" or mask.op == "part" and mask.args[0].op in ("unbind", "chunk", "split"):
+        return _may_be_none(mask.args[0])
     return mask.op in _ANYTHING

@@ -110,12 +110,13 @@ def _in_function(module: Module, name: str, function: Function, cls: Class | Non
     interpreter, frame = interpret(module, function, cls)
     shapes = Shapes(interpreter.rank_hints)
     nodes = [v.node for v in interpreter.graph.by_op.get(SDPA, []) if v.frame is frame]
-    for value in interpreter.graph.by_op.get(SDPA, []):
+    for value in list(interpreter.graph.by_op.get(SDPA, [])):
         if value.frame is not frame or not isinstance(value.node, ast.Call) or nodes.count(value.node) > 1:
             continue
         arguments = _arguments(value.node)
         if arguments is not None and {"query", "key", "value"} <= arguments.keys():
             yield Call(value, value.node, arguments, name, frame, interpreter, shapes)
+    interpreter.graph.release()
 
 
 def _arguments(node: ast.Call) -> dict[str, ast.expr] | None:

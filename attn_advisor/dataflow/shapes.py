@@ -76,7 +76,26 @@ class Shapes:
         shape = self.shape(value)
         if shape is not None and -len(shape) <= axis < len(shape):
             return shape[axis]
+        if shape is None:
+            source = self._same_axis(value, axis)
+            if source is not None:
+                return self.size(*source)
         return atom(("axis", value.key, axis))
+
+    def _same_axis(self, value: Value, axis: int) -> tuple[Value, int] | None:
+        """An earlier value and its axis of the same size, where the number of axes is not known."""
+        if value.op in _SAME and value.args or value.op in ("mul", "div") and self._scalar(value.args[1]):
+            return value.args[0], axis
+        source = value.args[0] if value.op == "part" else None
+        if source is not None and source.op == "unbind" and source.attrs.get("dim") == 0:
+            return source.args[0], axis if axis < 0 else axis + 1
+        if source is not None and source.op in ("chunk", "split"):
+            along = source.attrs.get("dim")
+            return (source.args[0], axis) if along is not None and along != axis and (along < 0) == (axis < 0) else None
+        if value.op == "transpose" and value.attrs.get("dims") and all((d < 0) == (axis < 0) for d in value.attrs["dims"]):
+            a, b = value.attrs["dims"]
+            return value.args[0], {a: b, b: a}.get(axis, axis)
+        return None
 
     def axis(self, value: Value, axis: int, rank: int) -> Dim:
         """Size of one axis of a value that must have `rank` axes."""
@@ -91,6 +110,9 @@ class Shapes:
             along = value.args[0].attrs.get("dim")
             if along is not None and along % rank != axis:
                 return self.axis(value.args[0].args[0], axis, rank)
+        if value.op == "part" and value.args[0].op == "unbind" and value.args[0].attrs.get("dim") is not None:
+            along = value.args[0].attrs["dim"] % (rank + 1)
+            return self.axis(value.args[0].args[0], axis if axis < along else axis + 1, rank + 1)
         if value.op == "transpose" and value.attrs.get("dims"):
             a, b = (d % rank for d in value.attrs["dims"])
             return self.axis(value.args[0], {a: b, b: a}.get(axis, axis), rank)
@@ -280,7 +302,17 @@ class Shapes:
                 out[-i] = shorter[-i]
         return tuple(out)
 
-    _add = _sub = _mul = _div = _elementwise
+    _add = _sub = _mul = _div = _mod = _floordiv = _bitand = _bitor = _logical_and = _logical_or = _elementwise
+
+    def _compare(self, v: Value) -> Shape | None:
+        return self._elementwise(v) if len(v.args) == 2 and v.attrs.get("how") not in ("is", "is_not", "in", "not_in") else None
+
+    def _logical_not(self, v: Value) -> Shape | None:
+        return self.shape(v.args[0])
+
+    def _arange(self, v: Value) -> Shape | None:
+        sizes = [a for name, a in zip(v.names, v.args, strict=False) if name.startswith("_") or name == "end"]
+        return (self.dim(sizes[0]) if len(sizes) == 1 else atom(v.key),) if sizes else None
 
     def _scalar(self, v: Value) -> bool:
         if v.op in _SCALARS:
@@ -426,6 +458,14 @@ class Shapes:
         return () if self._scalar(content) or content.op in ("neg", "log", "param", "attribute") else None
 
     _as_tensor = _tensor
+
+    def _new(self, v: Value) -> Shape | None:
+        sizes = [a for name, a in zip(v.names[1:], v.args[1:], strict=False) if name.startswith("_") or name == "size"]
+        if len(sizes) == 1 and sizes[0].op in ("tuple", "list"):
+            sizes = list(sizes[0].args)
+        return tuple(self.dim(s) for s in sizes) if sizes and all(s.op != "starred" for s in sizes) else None
+
+    _new_ones = _new_zeros = _new
 
     _ones = _zeros = _randn = _rand = _empty = _full = _factory
 

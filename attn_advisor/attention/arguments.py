@@ -63,6 +63,7 @@ class Arguments:
         self._scale()
         self._masks()
         self._dropout()
+        self._weights()
         query_shape = self.call.query if self.target.flat else None
         self.call.suffix += "".join(layout.output_operations(self.site, self.target, self._plain_query() if query_shape else None))
         self._dtype()
@@ -86,6 +87,18 @@ class Arguments:
         site = self.site
         rest = [x for x in site.val.labels if x not in site.score_labels and x != site.key_axis and x != "..." and "." not in x and "+" not in x]
         return rest[0] if rest else "e"
+
+    def _weights(self) -> None:
+        """Factors on the probabilities: of each head or query on the output, of each key on the values."""
+        factors = (*self.folded.output_factors, *self.folded.value_factors)
+        if factors and (self.target.lead or self.target.flat or self.target.split or any(x.endswith((".0", ".1")) for x in self.target.batch)):
+            raise Inexpressible("the probabilities are weighed under another view")
+        for factor in self.folded.output_factors:
+            self.call.suffix += f".{'div' if factor.divide else 'mul'}({self.writer.write(factor.value).text})"
+        for factor in self.folded.value_factors:
+            turned = self.writer.write(synthetic("transpose", factor.value, dims=(-2, -1)))
+            self.texts[2] = Text(f"{self.texts[2].at(PRODUCT)} * {turned.at(UNARY)}", PRODUCT)
+            self.call.value = self.texts[2].text
 
     def _plain_query(self) -> str:
         """The query before its leading axes are merged, for its shape."""
@@ -254,6 +267,9 @@ class Arguments:
     # -- masks ----------------------------------------------------------------------------------------------------------------------------
     def _masks(self) -> None:
         items = self.folded.items
+        for item in (*items, *self.folded.zeroed):
+            if item.labels[-2:] == (self.site.key_axis, self.site.query_axis):
+                self._turn(item)
         if self.folded.zeroed:
             self._zeroed(items)
             return
@@ -276,6 +292,16 @@ class Arguments:
             self.call.mask = self._optional([(self._laid(self._term(i), i), i.conditions) for i in adds], "+", masks_sum_level())
         else:
             self.call.mask = self._filled(fills, adds)
+
+    def _turn(self, item: Item) -> None:
+        """A mask over (key, query) for SDPA's (query, key)."""
+        rank = self.shapes.rank(item.value)
+        if rank is not None and rank < 2:
+            raise Inexpressible("a mask of one axis over the queries")
+        item.value = synthetic("transpose", item.value, dims=(-2, -1))
+        if item.keep is not None:
+            item.keep = synthetic("transpose", item.keep, dims=(-2, -1))
+        item.labels = (*item.labels[:-2], item.labels[-1], item.labels[-2])
 
     def _check_added(self, item: Item, items: list[Item]) -> None:
         answer = masks.hides(item.value, self.shapes, ask_callers=self.undecided)

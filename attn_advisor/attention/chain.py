@@ -54,6 +54,8 @@ def as_softmax(value: Value) -> tuple[Value, int | None] | None:
     """(argument, axis) if the value is a softmax, also one written by hand: exp(x - max(x)) / sum, exp(x - logsumexp(x))."""
     if value.op == "softmax":
         return value.args[0], value.attrs["dim"]
+    if value.op == "gumbel_softmax" and value.args:
+        return value.args[0], _axis(value) if value.get("dim") is not None else -1
     if value.op == "div" and len(value.args) == 2 and value.args[0].op == "exp":
         top, below = value.args
         if below.op == "sum" and below.args[0].same(top) and _keeps(below):
@@ -104,8 +106,8 @@ class Walker:
         if value.op != "einsum" or len(value.args) != 2:
             return None
         for scores, weight, term, other in ((*value.args, *value.attrs["inputs"]), (*value.args[::-1], *value.attrs["inputs"][::-1])):
-            made = definition(weight) if weight.op == "attribute" else None
-            if made is not None and made.op == "construct" and len(other) == 2 and len(term) >= 3 and len(value.attrs["output"]) == len(term) and self.reach(scores, stage) is not None:
+            summed = [x for x in term if x in other and x not in value.attrs["output"]]
+            if len(other) == 2 and len(term) >= 3 and len(value.attrs["output"]) == len(term) and summed and summed[0] not in term[-2:] and self.reach(scores, stage) is not None:
                 return scores
         return None
 
@@ -237,7 +239,7 @@ class Walker:
         if stage == "probabilities" and as_softmax(left.end) and as_softmax(right.end):
             x, dim = as_softmax(left.end)  # type: ignore[misc]
             y, dim2 = as_softmax(right.end)  # type: ignore[misc]
-            if dim == dim2 and not any(k.conditions != conditions for k in chain.links):
+            if dim == dim2 and not any(k.conditions != conditions and k.kind != "cast" for k in chain.links):
                 joined = x if x is y else Value("phi", (test, x, y), ("test", "body", "orelse"), None, phi.node, None, register=False)
                 soft = Value("softmax", (joined,), ("input",), {"dim": dim, "dim_given": True, "_merged": (left.end, right.end)}, left.end.node, None, register=False)
                 soft.frame, soft.stmt, soft.order = left.end.frame, left.end.stmt, left.end.order

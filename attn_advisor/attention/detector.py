@@ -50,9 +50,11 @@ def _in_graph(
 ) -> Iterator[tuple[Detection, list[ast.AST]]]:
     fallback = SDPA in interpreter.graph.by_op or _beside_sdpa(function, cls)
     for site in find_sites(interpreter, frame):
-        if _owner(site) is not frame:
+        owner = _owner(site)
+        if owner is None or owner is not frame and not _nested(owner, frame):
             continue
-        detection = _detection(module, name, site, interpreter, frame)
+        inner = name if owner is frame else f"{name}.{getattr(owner.function, 'name', '')}"
+        detection = _detection(module, inner, site, interpreter, owner)
         if detection is not None:
             if fallback:
                 _as_fallback(detection)
@@ -90,6 +92,11 @@ def _beside_sdpa(function: Function, cls: Class | None) -> bool:
         if function.name in called and called & fused:
             return True
     return False
+
+
+def _nested(inner: Frame, outer: Frame) -> bool:
+    """Whether `inner` runs a function defined inside the one `outer` runs."""
+    return isinstance(inner.function, (ast.FunctionDef, ast.AsyncFunctionDef)) and inner.parent is outer
 
 
 def _owner(site: Site) -> Frame | None:

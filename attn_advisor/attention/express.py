@@ -65,6 +65,7 @@ class Writer:
                 self._by_value.setdefault(id(value), []).append(name)
         self._depth = 0
         self._kept: set[int] | None = None
+        self.stand_in: Value | None = None  # a tensor with the dtype and device of the scores
         self.forbidden: set[int] = set()  # ids of values that the rewrite does away with
         self.assumed: tuple[Condition, ...] = ()  # what holds where the text is used
 
@@ -260,6 +261,9 @@ class Writer:
             return Text(f"{self.write(args[0]).at(ATOM)}[{value.attrs['index']}]")
         if op == "identity" and value.attrs.get("spelled") in ("contiguous", "clone"):
             return self._method(value.attrs["spelled"], args[0])
+        if op in ("new_ones", "new_zeros", "new_full"):
+            base = self.stand_in if id(args[0]) in self.forbidden and self.stand_in is not None else args[0]
+            return self._method(op, base, *args[1:])
         if op == "number":
             return Text(f"{value.attrs['kind']}({self.write(args[0]).text})")
         if op in ("tuple", "list"):

@@ -69,6 +69,8 @@ class Folded:
     problems: list[Problem] = field(default_factory=list)
     casts: list[Link] = field(default_factory=list)
     floored: bool = False
+    output_factors: list[Factor] = field(default_factory=list)
+    value_factors: list[Factor] = field(default_factory=list)
     guards: list[tuple[Value, Condition | None]] = field(default_factory=list)
 
 
@@ -88,10 +90,31 @@ def fold(site: Site, shapes: Shapes) -> Folded:
             if item.fill.strength == "inf":
                 item.fill = Fill("finite")
     for link in site.behind:
-        _probability_link(site, link, out)
+        _probability_link(site, link, out, shapes)
     for kind, value in site.unclear:
         _unclear(kind, value, out)
+    if site.softmax.op == "gumbel_softmax":
+        out.problems.append(Problem("refuse", site.softmax.line, "draws the weights at random (gumbel_softmax)"))
+    chain = {id(v) for v in site.chain_values} | {id(k.operand) for k in (*site.before, *site.behind)}
+    for item in out.items:
+        if _made_from(item.value, chain):
+            out.problems.append(Problem("refuse", item.line, "makes its mask from the scores themselves"))
     return out
+
+
+def _made_from(value: Value, chain: set[int]) -> bool:
+    """Whether a value depends on what the scores hold, not only on their size or dtype."""
+    stack, seen = [value], set()
+    while stack:
+        at = stack.pop()
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
+        if id(at) in chain:
+            return True
+        if at.op not in ("size", "shape", "dtype", "device", "ndim", "ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"):
+            stack.extend(at.args[:1] if at.op in ("type_as", "expand_as", "reshape_as", "to") else at.args)
+    return False
 
 
 def _product(site: Site, out: Folded) -> None:
@@ -128,7 +151,7 @@ def _score_link(site: Site, link: Link, later: list[Link], out: Folded, skip: se
     elif kind == "neg":
         _factor(Factor(constant(-1), False, link.conditions, "number", line), out)
     elif kind in ("masked_fill", "where", "setitem"):
-        _masked(link, out)
+        _masked(link, out, shapes)
     elif kind == "softmax":
         out.problems.append(Problem("refuse", line, "takes a second softmax of the scores"))
     elif kind in _CAPS and not _floor(link):
@@ -257,6 +280,10 @@ def _added(site: Site, link: Link, out: Folded) -> None:
 
 def _shift(term: Value, scores: Value, labels: Labels, site: Site) -> bool:
     """Whether the term is the scores' maximum over the key axis: a shift the softmax does not see."""
+    if term.op == "unsqueeze" and term.get("dim") is not None and term.get("dim").const == -1 and term.args[0].op in ("amax", "max"):  # type: ignore[union-attr]
+        inner = term.args[0]
+        dim = inner.get("dim")
+        return dim is not None and dim.const == -1 and labels[-1] == site.key_axis and inner.args[0].same(scores)
     while term.op in ("expand_as", "expand", "detach", "identity"):
         term = term.args[0]
     axis = term
@@ -268,7 +295,7 @@ def _shift(term: Value, scores: Value, labels: Labels, site: Site) -> bool:
     return "..." not in labels[dim.const :] and labels[dim.const] == site.key_axis and _maximum_of(term, scores, dim.const)
 
 
-def _masked(link: Link, out: Folded) -> None:
+def _masked(link: Link, out: Folded, shapes: Shapes) -> None:
     value, line = link.value, link.value.line
     if link.kind == "masked_fill":
         if len(value.args) < 3:
@@ -281,6 +308,8 @@ def _masked(link: Link, out: Folded) -> None:
         keep = masks.negated(mask, certainly_bool=False) if link.reversed else masks.as_bool(mask)
     else:
         mask, fill = value.args[1], value.args[2]
+        if mask.op == "tuple" and _last_axes(mask, link.labels, shapes):
+            mask = mask.args[-1]
         if mask.op in ("tuple", "slice", "const", "list"):
             out.problems.append(Problem("no fix", line, "only part of the scores is set"))
             return
@@ -295,7 +324,18 @@ def _masked(link: Link, out: Folded) -> None:
     out.items.append(Item("fill", mask, link.conditions, link.labels, line, link.kind, keep, strength))
 
 
-def _probability_link(site: Site, link: Link, out: Folded) -> None:
+def _last_axes(index: Value, labels: Labels, shapes: Shapes) -> bool:
+    """Whether `scores[:, :, mask]` or `scores[..., mask]` indexes the last axes by one mask."""
+    *front, mask = index.args
+    rank = shapes.rank(mask)
+    full = [i for i in front if i.op == "slice" and all(a.const is None for a in i.args)]
+    dots = [i for i in front if i.op == "const" and i.const is Ellipsis]
+    if rank is None or mask.op in ("slice", "const") or len(full) + len(dots) != len(front) or len(dots) > 1:
+        return False
+    return bool(dots) and not full or not dots and "..." not in labels and len(front) + rank == len(labels)
+
+
+def _probability_link(site: Site, link: Link, out: Folded, shapes: Shapes) -> None:
     kind, line = link.kind, link.value.line
     if kind in _SKIP:
         return
@@ -323,12 +363,28 @@ def _probability_link(site: Site, link: Link, out: Folded) -> None:
         out.zeroed.append(Item("fill", mask, link.conditions, link.labels, line, kind, keep))
     elif kind == "nan_to_num":
         out.zeroed.append(Item("nan", link.value, link.conditions, link.labels, line, kind))
+    elif kind in ("mul", "div") and not link.reversed and not link.conditions and len(link.rest) == 1 and _weighs(site, link, out, shapes):
+        pass
     elif kind in ("mul", "div"):
         out.problems.append(Problem("refuse", line, "multiplies the probabilities by a tensor"))
     elif kind == "unknown":
         out.problems.append(Problem("refuse", line, "hands the probabilities to another function before the value product"))
     else:
         out.problems.append(Problem("refuse", line, f"changes the probabilities by `{kind}`"))
+
+
+def _weighs(site: Site, link: Link, out: Folded, shapes: Shapes) -> bool:
+    """A factor of each head or query goes onto the output, one of each key onto the values; a full one goes nowhere."""
+    factor, shape = link.rest[0], shapes.shape(link.rest[0])
+    if link.labels[-2:] != (site.query_axis, site.key_axis):
+        return False
+    if scalar_kind(factor) == "number" or shape is not None and (len(shape) == 0 or shape[-1] == Dim(1)):
+        out.output_factors.append(Factor(factor, link.kind == "div", (), "parameter", link.value.line))
+        return True
+    if shape is not None and len(shape) >= 2 and shape[-2] == Dim(1) and link.kind == "mul":
+        out.value_factors.append(Factor(factor, False, (), "parameter", link.value.line))
+        return True
+    return False
 
 
 def _named_dropout(value: Value) -> bool:

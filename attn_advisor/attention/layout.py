@@ -28,7 +28,7 @@ def choose(site: Site, mask_labels: list[Labels], shapes: Shapes) -> Target:
     """The batch axes, from the axes the masks see. Raises Inexpressible where the masks see different ones."""
     seen = {tuple(x for x in labels if x not in (site.query_axis, site.key_axis)) for labels in mask_labels}
     for labels in mask_labels:
-        if labels and labels[-2:] != (site.query_axis, site.key_axis):
+        if labels and labels[-2:] not in ((site.query_axis, site.key_axis), (site.key_axis, site.query_axis)):
             raise Inexpressible("a mask is laid out with other axes last")
     own = tuple(x for x in site.score_labels if x not in (site.query_axis, site.key_axis))
     if any(len(s) > 3 for s in seen) or len(seen) > 1:  # what was added under a finer view is brought back

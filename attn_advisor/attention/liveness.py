@@ -142,6 +142,10 @@ class Removal:
     def _is_check(self, stmt: ast.If) -> bool:
         return only_refuses(stmt) and self._needs_removed(stmt.test)
 
+    def bound_to(self, names: set[str]) -> list[Value]:
+        """What the removed statements bind to these names."""
+        return [value for stmt, name, value in self.frame.bindings if stmt in self.removed and name in names]
+
     def dangling(self, replaced: ast.AST, rewritten: Iterable[ast.AST] = ()) -> list[ast.Name]:
         """Names that kept code reads although what bound them goes; `rewritten` nodes get new text."""
         bound = {name for stmt, name, _ in self.frame.bindings if stmt in self.removed}

@@ -158,14 +158,19 @@ def triangle(value: Value, shapes: Shapes, depth: int = 0) -> Triangle | None:
     if op in ("tril", "triu"):
         ground = _constant_matrix(value.args[0])
         diagonal = value.get("diagonal")
-        number = 0 if diagonal is None else diagonal.const
-        if ground is None or not isinstance(number, int) or ground == 0:
+        if ground is None or ground == 0:
             return None
         shape = shapes.shape(value.args[0])
         rows, columns = (shape[-2], shape[-1]) if shape is not None and len(shape) >= 2 and _leading_ones(shape) else (None, None)
-        if rows is None:
+        if rows is None or columns is None:
             return None
-        return Triangle(op == "tril", number, rows, columns, ground, 0)
+        number, end = _offset(diagonal, rows, columns, shapes) if diagonal is not None else (0, False)
+        if number is None:
+            return None
+        return Triangle(op == "tril", number, rows, columns, ground, 0, "end:" + repr(columns) if end else "0")
+    if op == "call" and value.args and value.args[0].op == "import" and value.args[0].attrs["qualified"].endswith("Transformer.generate_square_subsequent_mask") and len(value.args) > 1:
+        size = shapes.dim(value.args[1])
+        return Triangle(False, 1, size, size, -math.inf, 0)
     if op == "compare" and len(value.args) == 2:
         return _compared(value, shapes, depth)
     if op in ("buffer", "identity", "contiguous") or (op == "cast" and value.args):
@@ -209,6 +214,31 @@ def triangle(value: Value, shapes: Shapes, depth: int = 0) -> Triangle | None:
         inner = triangle(value.args[0], shapes, depth + 1)
         return None if inner is None else _reshaped(value, inner, shapes)
     return None
+
+
+def _offset(value: Value, rows: Dim, columns: Dim, shapes: Shapes) -> tuple[int | None, bool]:
+    """A diagonal as (number, whether it counts from the lower right corner): 1, `S - L + 1`."""
+    if isinstance(value.const, int):
+        return value.const, False
+    if value.op in ("add", "sub") and len(value.args) == 2:
+        left, right = value.args
+        if isinstance(right.const, int):
+            number, end = _offset(left, rows, columns, shapes)
+            return (None if number is None else number + right.const if value.op == "add" else number - right.const), end
+        if value.op == "add" and isinstance(left.const, int):
+            number, end = _offset(right, rows, columns, shapes)
+            return (None if number is None else number + left.const), end
+        if value.op == "sub" and shapes.dim(left) == columns and shapes.dim(right) == rows:
+            return 0, rows != columns
+        if value.op == "sub" and value.args[0].op == "add" and isinstance(value.args[0].args[0].const, int):  # 1 + S - L
+            number, end = _offset(_difference(value), rows, columns, shapes)
+            return (None if number is None else number + value.args[0].args[0].const), end
+    return None, False
+
+
+def _difference(value: Value) -> Value:
+    """(n + a) - b without n."""
+    return synthetic("sub", value.args[0].args[1], value.args[1])
 
 
 def _leading_ones(shape: tuple[Dim, ...]) -> bool:

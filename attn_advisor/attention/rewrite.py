@@ -45,11 +45,11 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     place = _place(site, frame)
     if isinstance(place, Problem):
         folded.problems.append(place)
-        _note_escapes(site, liveness, [site.query.value, site.key.value, site.val.value], out)
+        _note_escapes(site, liveness, folded, [site.query.value, site.key.value, site.val.value], out)
         return out
     stmt, node = place
     writer = _writer(site, interpreter.graph, frame, stmt, about)
-    _note_escapes(site, liveness, [site.query.value, site.key.value, site.val.value], out)
+    _note_escapes(site, liveness, folded, [site.query.value, site.key.value, site.val.value], out)
     undecided = not out.escapes and not any(p.kind in ("refuse", "no fix", "guard") for p in folded.problems)
     try:
         arguments = Arguments(site, folded, shapes, writer, set(_names(frame.function)), undecided)
@@ -57,7 +57,7 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     except Inexpressible as why:
         folded.problems.append(Problem("no fix", site.output.line, str(why)))
         return out
-    _note_escapes(site, liveness, writer.used, out)
+    _note_escapes(site, liveness, folded, writer.used, out)
     if any(p.kind in ("refuse", "no fix") for p in folded.problems):
         return out
     if out.escapes or any(p.kind == "guard" for p in folded.problems):
@@ -68,6 +68,14 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     after = liveness.live(site.output, needed)
     removal = Removal(interpreter.graph, frame, before, after, stmt)
     dangling = removal.dangling(node, [a.node for a in about])
+    for _ in range(6):  # what only a nested function or another unread place reads stays
+        more = removal.bound_to({n.id for n in dangling}) if dangling else []
+        if not more or any(v in site.chain_values for v in more):
+            break
+        needed += more
+        after = liveness.live(site.output, needed)
+        removal = Removal(interpreter.graph, frame, before, after, stmt)
+        dangling = removal.dangling(node, [a.node for a in about])
     if dangling:
         folded.problems.append(Problem("no fix", dangling[0].lineno, f"`{dangling[0].id}` is still used"))
         return out
@@ -88,6 +96,7 @@ def _writer(site: Site, graph: Graph, frame: Frame, stmt: ast.stmt, about: list[
     writer = Writer(frame, stmt)
     writer.nodes = {id(a.node): a.text for a in about}
     writer.given.update({id(a.value): a.text for a in about})
+    writer.stand_in = site.query.value
     writer.forbidden = {id(v) for v in site.chain_values} | {id(k.operand) for k in (*site.before, *site.behind)}
     _give_sizes(site, graph, writer)
     return writer
@@ -122,6 +131,16 @@ class About:
 def about_scores(site: Site, graph: Graph, frame: Frame) -> list[About]:
     """Uses of the scores, in this function's own text, that only ask for their size, dtype or device."""
     found = []
+    read_off = {id(value): read for value, read in _asked(site, graph)}
+    for value in graph.by_op.get("tuple", []):  # sizes taken together: scores.shape[-2:]
+        sizes = [read_off.get(id(a)) for a in value.args]
+        if value.frame is frame and value.stmt is not None and isinstance(value.node, ast.Subscript) and sizes and None not in sizes:
+            writer = Writer(frame, value.stmt)
+            try:
+                parts = [writer.write(of).at(ATOM) + suffix for of, suffix in sizes]  # type: ignore[misc]
+            except Inexpressible:
+                continue
+            found += [About(a, value.node, f"({', '.join(parts)})", writer.used) for a in value.args]
     for value, read in _asked(site, graph):
         if value.frame is not frame or value.stmt is None or not isinstance(value.node, ast.expr):
             continue
@@ -199,12 +218,15 @@ def _within(node: ast.AST, others: Iterable[ast.AST]) -> bool:
     return any(node is inner for other in others for inner in ast.walk(other))
 
 
-def _note_escapes(site: Site, liveness: Liveness, used: list[Value], out: Rewrite) -> None:
-    out.escapes = []
-    live = liveness.live(site.output, used)
+def _note_escapes(site: Site, liveness: Liveness, folded: Folded, used: list[Value], out: Rewrite) -> None:
+    """Who else needs the scores or probabilities; a mask that is made from them is a matter of the call itself."""
+    live = liveness.live(site.output, ())
     wanted = [v for v in site.chain_values if id(v) in live]
-    if wanted:
-        out.escapes = liveness.reasons(wanted, site.output, used)
+    out.escapes = liveness.reasons(wanted, site.output, ()) if wanted else []
+    if not wanted and any(id(v) in liveness.live(site.output, used) for v in site.chain_values):
+        text = "a mask is made from the scores"
+        if not any(p.text == text for p in folded.problems):
+            folded.problems.append(Problem("no fix", site.output.line, text))
 
 
 def _place(site: Site, frame: Frame) -> tuple[ast.stmt, ast.expr] | Problem:

@@ -24,6 +24,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "tanh": ("input",),
     "sigmoid": ("input",),
     "softmax": ("input", "dim", "_stacklevel", "dtype"),
+    "gumbel_softmax": ("input", "tau", "hard", "eps", "dim"),
     "log_softmax": ("input", "dim", "_stacklevel", "dtype"),
     "masked_fill": ("input", "mask", "value"),
     "where": ("condition", "input", "other"),

@@ -304,8 +304,8 @@ class Interpreter(Evaluator):
         ran = self.value("opaque", (), stmt, frame)
         # what the body leaves reaches its own next turn too
         for name in changed:
-            left = frame.env.get(name)
-            if left is not None and left is not start.get(name):
+            left, carried = frame.env.get(name), start.get(name)
+            if left is not None and carried is not None and left is not carried and any(u.op != "phi" for u in carried.users):
                 self.effect("loop", left, frame, stmt, name=name)
         self._join(ran, frame.env, start, stmt, frame)
         self.exec_block(stmt.orelse, frame)

@@ -139,18 +139,13 @@ def apply(
         result = replace(result, transposed=True)
     if form.constant:
         result = replace(result, boolean=op in _COMPARISONS)
-    results = [result]
-    if len(form.saves) and any(name.startswith("result.") for name in form.saves) and op in _SEVERAL:
-        results = [result, *(new(op, node) for _ in range(_SEVERAL[op] - 1))]
+    results = [result, *(new(op, node) for _ in range(form.outputs - 1))]
     if flows and not form.constant:
         state.give_gradient(result.memory, state.is_trained(inputs))
         record(state, op, form, bound, results, node)
-    if op in _SEVERAL and ("dim" in kwargs or len(args) > 1):
-        return Value("sequence", items=(result, *(results[1:] or [new(op, node)])), node=node)
-    return result
+    return Value("sequence", items=tuple(results), node=node) if form.outputs > 1 else result
 
 
-_SEVERAL = {"max": 2, "min": 2, "topk": 2, "sort": 2, "median": 2, "mode": 2, "kthvalue": 2, "cummax": 2, "cummin": 2}
 _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or"}
 
 

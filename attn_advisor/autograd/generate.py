@@ -169,6 +169,8 @@ def form(function: Any, info: Any, name: str) -> dict[str, Any]:
         entry["saves"] = needs
     if kind := alias(function, name):
         entry["alias"] = kind
+    if len(schema.returns) > 1:
+        entry["outputs"] = len(schema.returns)
     differentiable = info is not None and any(info.output_differentiability or [bool(info.derivatives)])
     if not differentiable and not function.has_composite_implicit_autograd_kernel:
         entry["constant"] = True
@@ -195,6 +197,8 @@ def composed(
         result["saves"] = own
     if entry.get("constant"):
         result["constant"] = True
+    if outputs > 1:
+        result["outputs"] = outputs
     return result
 
 

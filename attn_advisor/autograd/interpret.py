@@ -111,7 +111,9 @@ class Interpreter(Evaluator):
         self.loops: list[ast.stmt] = []
         self.evaluating = False  # in a branch that is taken in eval mode only
         self.leaving: list[list[State]] = []
-        self.tensor_names = argument_values(module, function, cls, self.state, self.gradients)
+        # functions of a file without anything of torch.nn (metrics, boxes, signals) are given what needs no gradient
+        differentiable = "torch.nn" in module.source.text or "torch import nn" in module.source.text
+        self.tensor_names = argument_values(module, function, cls, self.state, self.gradients and differentiable)
 
     def run(self) -> list[Hazard]:
         self.block(self.function_node.body)
@@ -231,27 +233,41 @@ class Interpreter(Evaluator):
 
     def _do_for(self, stmt: ast.For | ast.AsyncFor) -> None:
         item = self.loop_item(stmt.iter)
-        self.loop(stmt, lambda: self.bind(stmt.target, item))
+        self.loop(stmt, lambda: self.bind(stmt.target, self.another(item)))
 
     _do_asyncfor = _do_for
+
+    def another(self, item: Value) -> Value:
+        """The item of one more pass: members of a list of new tensors do not share memory."""
+        if item.items:
+            return replace(item, items=tuple(map(self.another, item.items)))
+        if item.outputs is not None or not item.memory or any(m.origin != "new" for m in item.memory):
+            return item
+        memory = frozenset(Memory("new", m.name, m.node) for m in item.memory)
+        if self.state.needs_gradient(item):
+            self.state.give_gradient(memory, self.state.is_trained([item]))
+        return replace(item, memory=memory)
 
     def _do_while(self, stmt: ast.While) -> None:
         self.loop(stmt, lambda: self.evaluate(stmt.test))
 
     def loop(self, stmt: ast.For | ast.AsyncFor | ast.While, start: Any) -> None:
-        """The body twice: what the first pass keeps, the second may change."""
-        ends = [self.state.copy()]
+        """The body twice: what the first pass keeps, the second may change. After it, the loop has run."""
+        before = self.state.copy()
+        ends = [before]
         self.loops.append(stmt)
         self.leaving.append([])
         for _ in range(2):
             self.state = merged(ends)
             start()
             self.block(stmt.body)
-            ends += [self.state, *self.leaving[-1]]
+            ends = [self.state, *self.leaving[-1]]
             self.leaving[-1] = []
         self.leaving.pop()
         self.loops.pop()
         self.state = merged(ends)
+        if self.state.ended:  # every pass returns: what follows runs when there is none
+            self.state = before.copy()
         self.block(stmt.orelse)
 
     def _do_break(self, stmt: ast.stmt) -> None:

@@ -16,7 +16,7 @@ class Form:
     """One overload. `saves`: tensor kept for backward ("result", "result.1" or an argument) -> arguments, one of which must need a gradient.
 
     alias: "view" (always the argument's memory), "maybe" (sometimes), "views" (several), "list" (several, none of which may be changed in
-    place), "" (new memory). constant: no gradient flows through.
+    place), "" (new memory). constant: no gradient flows through. outputs: how many tensors it returns.
     """
 
     args: tuple[str, ...]
@@ -24,6 +24,7 @@ class Form:
     saves: dict[str, tuple[str, ...]]
     alias: Alias
     constant: bool
+    outputs: int
 
 
 @cache
@@ -35,7 +36,14 @@ def table() -> dict[str, tuple[Form, ...]]:
 def _form(entry: dict) -> Form:  # type: ignore[type-arg]
     saves = {name: tuple(needs) for name, needs in entry.get("saves", {}).items()}
     tensors = frozenset(entry["tensors"])
-    return Form(tuple(entry["args"]), tensors, saves, entry.get("alias", ""), entry.get("constant", False))
+    return Form(
+        tuple(entry["args"]),
+        tensors,
+        saves,
+        entry.get("alias", ""),
+        entry.get("constant", False),
+        entry.get("outputs", 1),
+    )
 
 
 # Methods that write into their tensor and have no counterpart of the same name without the underscore.

@@ -159,6 +159,10 @@ def main() -> int:
             "",
         ]
         if section == "agreement":
+            lines[2] += (
+                " The straight-line script runs one call after the other on a chip that gets hotter, and waits for Python where kernels are short:"
+                " where a row does not agree, compare its two columns with the row of the same kernel chosen by default."
+            )
             data, table = agreement()
         elif section == "tutorial":
             runs = [

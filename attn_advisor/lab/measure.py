@@ -165,7 +165,7 @@ def times(
             spent = time.perf_counter() - started
             if rounds >= MIN_ROUNDS and spent * (rounds + 1) / rounds > budget or spent > PATIENCE * budget:
                 break
-            if rounds >= 2 * MIN_ROUNDS and all(_error(s) < STABLE for s in samples.values()):
+            if rounds >= MIN_ROUNDS and all(_error(s) < STABLE for s in samples.values()):
                 break
     finally:
         gc.enable()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-
 from attn_advisor.lab import session
 from attn_advisor.lab.job import CANDIDATES
 from tests.lab.jobs import FIXTURES, RIGHT, by_hand, found
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 SHAPE = (4, 16, 4096, 64)
 TEXT = "B=4,H=16,S=4096,D=64"

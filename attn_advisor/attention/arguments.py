@@ -89,15 +89,12 @@ class Arguments:
         return rest[0] if rest else "e"
 
     def _weights(self) -> None:
-        """Factors on the probabilities: of each head or query on the output, of each key on the values."""
-        factors = (*self.folded.output_factors, *self.folded.value_factors)
+        """Factors on the probabilities of each head or key, put on the values."""
+        factors = self.folded.value_factors
         if factors and (self.target.lead or self.target.flat or self.target.split or any(x.endswith((".0", ".1")) for x in self.target.batch)):
             raise Inexpressible("the probabilities are weighed under another view")
-        for factor in self.folded.output_factors:
-            self.call.suffix += f".{'div' if factor.divide else 'mul'}({self.writer.write(factor.value).text})"
-        for factor in self.folded.value_factors:
-            turned = self.writer.write(synthetic("transpose", factor.value, dims=(-2, -1)))
-            self.texts[2] = Text(f"{self.texts[2].at(PRODUCT)} * {turned.at(UNARY)}", PRODUCT)
+        for factor in factors:
+            self.texts[2] = Text(f"{self.texts[2].at(PRODUCT)} {'/' if factor.divide else '*'} {self.writer.write(factor.value).at(UNARY)}", PRODUCT)
             self.call.value = self.texts[2].text
 
     def _plain_query(self) -> str:

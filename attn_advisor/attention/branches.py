@@ -202,21 +202,31 @@ class Branches:
     def dangling(self) -> int | None:
         """The line of a repeated statement that reads what no repeated one binds."""
         frame, live = self.frame, self.removal.after
-        gone = {id(v) for s, _, v in frame.bindings if id(s) in self.region.nodes and id(s) not in self._kept}
+        left_out = [
+            (name, v) for s, name, v in frame.bindings if id(s) in self.region.nodes and id(s) not in self._kept
+        ]
+        for node in ast.walk(frame.function):
+            if isinstance(node, (ast.Nonlocal, ast.Global)) and any(name in node.names for name, _ in left_out):
+                return node.lineno
+        gone = {id(v) for _, v in left_out}
         names = {name for s, name, _ in frame.bindings if id(s) in self.region.nodes}
         skip = {id(n) for a in [self.node, *(a.node for a in self.about)] for n in ast.walk(a)}
         for stmt in self._kept.values():
             for node in ast.walk(stmt.test if isinstance(stmt, ast.If) else stmt):
                 if (
-                    isinstance(node, ast.Name)
-                    and isinstance(node.ctx, ast.Load)
-                    and node.id in names
-                    and id(node) not in skip
+                    not isinstance(node, ast.Name)
+                    or isinstance(node.ctx, ast.Store)
+                    or node.id not in names
+                    or id(node) in skip
                 ):
-                    value = frame.name_values.get(node)
-                    made_here = value is None or id(value) in gone or self.region.holds(value.frame, value.stmt)
-                    if value is None or made_here and id(value) not in live:
-                        return node.lineno
+                    continue
+                value = frame.name_values.get(node)
+                if (
+                    value is None
+                    or (id(value) in gone or self.region.holds(value.frame, value.stmt))
+                    and id(value) not in live
+                ):
+                    return node.lineno
         return self._unseen()
 
     def _unseen(self) -> int | None:

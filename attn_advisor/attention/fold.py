@@ -69,7 +69,6 @@ class Folded:
     problems: list[Problem] = field(default_factory=list)
     casts: list[Link] = field(default_factory=list)
     floored: bool = False
-    output_factors: list[Factor] = field(default_factory=list)
     value_factors: list[Factor] = field(default_factory=list)
     guards: list[tuple[Value, Condition | None]] = field(default_factory=list)
 
@@ -93,6 +92,9 @@ def fold(site: Site, shapes: Shapes) -> Folded:
         _probability_link(site, link, out, shapes)
     for kind, value in site.unclear:
         _unclear(kind, value, out)
+    own = next((k.value for k in (*site.before, *site.behind) if k.kind == "identity" and k.value.attrs.get("spelled") == "apply"), None)
+    if own is not None:
+        out.problems.append(Problem("no fix", own.line, "a torch.autograd.Function has a gradient of its own"))
     if site.softmax.op == "gumbel_softmax":
         out.problems.append(Problem("refuse", site.softmax.line, "draws the weights at random (gumbel_softmax)"))
     chain = {id(v) for v in site.chain_values} | {id(k.operand) for k in (*site.before, *site.behind)}
@@ -374,17 +376,17 @@ def _probability_link(site: Site, link: Link, out: Folded, shapes: Shapes) -> No
 
 
 def _weighs(site: Site, link: Link, out: Folded, shapes: Shapes) -> bool:
-    """A factor of each head or query goes onto the output, one of each key onto the values; a full one goes nowhere."""
+    """A factor of each head or key goes onto the values (inside SDPA, so that autocast treats it alike); one of each query or a full one goes nowhere."""
     factor, shape = link.rest[0], shapes.shape(link.rest[0])
     if link.labels[-2:] != (site.query_axis, site.key_axis):
         return False
-    if scalar_kind(factor) == "number" or shape is not None and (len(shape) == 0 or shape[-1] == Dim(1)):
-        out.output_factors.append(Factor(factor, link.kind == "div", (), "parameter", link.value.line))
-        return True
-    if shape is not None and len(shape) >= 2 and shape[-2] == Dim(1) and link.kind == "mul":
-        out.value_factors.append(Factor(factor, False, (), "parameter", link.value.line))
-        return True
-    return False
+    number = scalar_kind(factor) == "number" or shape is not None and len(shape) == 0
+    if not number and (shape is None or len(shape) < 2 or shape[-2] != Dim(1)):
+        return False
+    if not number and shape is not None and shape[-1] != Dim(1):
+        factor = synthetic("transpose", factor, dims=(-2, -1))
+    out.value_factors.append(Factor(factor, link.kind == "div", (), "number", link.value.line))
+    return True
 
 
 def _named_dropout(value: Value) -> bool:

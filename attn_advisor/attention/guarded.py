@@ -258,16 +258,13 @@ class Guard:
 
     def _used_later(self, region: Region, facts: Facts, live: set[int]) -> int | None:
         """The line of something behind the attention that is computed in both branches from what only the first one has."""
-        gone = {id(v) for v in self.graph.values if id(v) not in live and region.holds(v.frame, v.stmt)} - {
-            id(a.value) for a in self.about
-        }
+        read_off = {id(a.value) for a in self.about}
+        gone = {id(v) for v in self.graph.values if id(v) not in live and region.holds(v.frame, v.stmt)} - read_off
         holders: set[int] = set()
         for user in self.graph.values:
-            if (
-                not any(id(a) in gone for a in user.args)
-                or region.holds(user.frame, user.stmt)
-                or facts.exclude(user.conditions)
-            ):
+            if id(user) in read_off or region.holds(user.frame, user.stmt) or facts.exclude(user.conditions):
+                continue
+            if not any(id(a) in gone for a in user.args):
                 continue
             if user.op == "phi" and id(user.args[0]) not in gone:
                 decided = facts.truth(user.args[0])

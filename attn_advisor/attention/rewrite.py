@@ -219,12 +219,16 @@ def _within(node: ast.AST, others: Iterable[ast.AST]) -> bool:
 
 
 def _note_escapes(site: Site, liveness: Liveness, folded: Folded, used: list[Value], out: Rewrite) -> None:
-    """Who else needs the scores or probabilities; a mask that is made from them is a matter of the call itself."""
-    live = liveness.live(site.output, ())
-    wanted = [v for v in site.chain_values if id(v) in live]
-    out.escapes = liveness.reasons(wanted, site.output, ()) if wanted else []
-    if not wanted and any(id(v) in liveness.live(site.output, used) for v in site.chain_values):
-        text = "a mask is made from the scores"
+    """Who else needs the scores or probabilities; a mask made from them, or a size that cannot be read elsewhere, is a matter of the call itself."""
+    chain = site.chain_values
+    inside = {id(v) for v in chain} | {id(k.operand) for k in (*site.before, *site.behind)}
+    sizes = [v for op in ("size", "shape", "dtype", "device", "ndim", "numel") for v in liveness.graph.by_op.get(op, ()) if id(v.args[0]) in inside]
+    content = Liveness(liveness.graph, liveness.frame, chain, sizes)
+    live = content.live(site.output, ())
+    wanted = [v for v in chain if id(v) in live]
+    out.escapes = content.reasons(wanted, site.output, ()) if wanted else []
+    if not wanted and any(id(v) in liveness.live(site.output, used) for v in chain):
+        text = "a mask is made from the scores, or their size is asked"
         if not any(p.text == text for p in folded.problems):
             folded.problems.append(Problem("no fix", site.output.line, text))
 

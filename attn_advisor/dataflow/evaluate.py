@@ -143,6 +143,9 @@ class Evaluator:
                 static = "staticmethod" in decorators
                 return self.value("bound", (base,), node, frame, name=name, _node=function, _module=owner.module, _cls=cls, _static=static)
             return self.value("attribute", (base,), node, frame, name=name, _cls=cls)
+        stored = self.lookup(store_key(base, name), frame) if base.op == "opaque" else None
+        if stored is not None:
+            return stored
         if name in ("shape",):
             return self.value("shape", (base,), node, frame, names=("input",))
         if name in ("T", "mT", "H", "mH"):
@@ -358,7 +361,8 @@ class Evaluator:
         if found is None or not any(isinstance(b, str) and b.startswith("torch.autograd") for c in cls.mro for b in c.bases):
             return None
         context = self.value("opaque", (), node, frame)
-        return self.inline(found[0], found[1].module, [context, *args], kwargs, node, frame)
+        inner = self.inline(found[0], found[1].module, [context, *args], kwargs, node, frame)
+        return None if inner is None else self.value("identity", (inner,), node, frame, names=("input",), spelled="apply")
 
     def arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Value], dict[str, Value]]:
         args: list[Value] = []

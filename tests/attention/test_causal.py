@@ -20,8 +20,6 @@ HOLDS, LOOK_ALIKES = load_cases(FOLDER / "holds.py"), load_cases(FOLDER / "look_
 BEHIND = {
     "ones_like_scores": "the shape of the scores, read for the mask, counts as weights that are returned",
     "new_ones": "`scores.new_ones`, called for the mask, counts as weights that are returned",
-    "written_by_index": "`scores[..., mask] = fill` is not followed",
-    "softmax_over_rows_of_keys": "a mask over (S, L) scores is not transposed",
 }
 
 

@@ -565,7 +565,8 @@ class Arguments:
         """Fully masked rows give 0: the same mask put on the probabilities again, or nan_to_num."""
         zeroed, fills = self.folded.zeroed, [i for i in items if i.kind == "fill"]
         if len(zeroed) != 1 or len(fills) != 1 or len(items) != 1 or zeroed[0].conditions != fills[0].conditions:
-            self.problem("refuse", zeroed[0].line, "masks the probabilities after the softmax")
+            again = zeroed[0].keep is not None and any(zeroed[0].keep.same(f.keep) for f in fills)
+            self.problem("no fix" if again else "refuse", zeroed[0].line, "masks the probabilities after the softmax")
             raise Inexpressible("a mask after the softmax")
         same = zeroed[0].kind == "nan" and fills[0].fill.strength == "inf" or zeroed[0].keep is not None and zeroed[0].keep.same(fills[0].keep)
         if not same or fills[0].conditions:

@@ -24,9 +24,12 @@ def values_passed(param: Value) -> list[Value]:
 
 def _calls(module: Module, function: Function, cls: Class | None, name: str) -> list[Value]:
     owner = function.name if cls is None else cls.node.name
-    if cls is not None and function.name != "forward" or _known_elsewhere(module, owner):
+    if cls is not None and function.name != "forward":
+        callers = _own_calls(module, function, cls)
+    elif _known_elsewhere(module, owner):
         return []
-    callers = _users(module, cls) if cls is not None else _mentions(module, function)
+    else:
+        callers = _users(module, cls) if cls is not None else _mentions(module, function)
     if callers is None or not 0 < len(callers) <= _MOST_CALLERS:
         return []
     found: list[Value] = []
@@ -40,14 +43,14 @@ def _calls(module: Module, function: Function, cls: Class | None, name: str) -> 
 
 
 def _known_elsewhere(module: Module, name: str) -> bool:
-    """Whether another file of the package may import the name from this one."""
-    word = name.encode()
-    pattern = re.compile(rb"import[^\n]*\b" + word + rb"\b|import\s*\([^)]*\b" + word + rb"\b|\." + word + rb"\b")
+    """Whether another file of the package may import the name from this one: by this file's name, or through a star import of it."""
+    word, stem = name.encode(), module.path.stem.encode()
+    others = [data for path, data in module.project.package_sources(module.path).items() if path != module.path]
+    starred = any(stem in data and re.search(rb"from\s+[\w.]*\b" + stem + rb"\s+import\s+\*", data) for data in others)
+    mentions = [data for data in others if word in data and (starred or stem in data)]
+    used = re.compile(rb"import[^\n]*\b" + word + rb"\b|import\s*\([^)]*\b" + word + rb"\b|\." + word + rb"\b")
     own = re.compile(rb"^(?:class|def)\s+" + word + rb"\b", re.MULTILINE)
-    for path, data in module.project.package_sources(module.path).items():
-        if path != module.path and word in data and pattern.search(data) and not own.search(data):
-            return True
-    return False
+    return any(used.search(data) and not own.search(data) for data in mentions)
 
 
 def _users(module: Module, cls: Class) -> list[tuple[Function, list[ast.Call], Class | None]] | None:
@@ -77,6 +80,19 @@ def _users(module: Module, cls: Class) -> list[tuple[Function, list[ast.Call], C
             if calls:
                 callers.append((method, calls, other))
     return callers if all(id(node) in plain for node in module.uses.get(cls.node.name, ())) else None
+
+
+def _own_calls(module: Module, function: Function, cls: Class) -> list[tuple[Function, list[ast.Call], Class | None]] | None:
+    """Methods of the class that call `self.name`; None if the file mentions the name in any other way."""
+    callers: list[tuple[Function, list[ast.Call], Class | None]] = []
+    called: set[int] = set()
+    for method in cls.methods.values():
+        if function.name in names_in(method).of_self:
+            calls = [n for n in ast.walk(method) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == function.name and isinstance(n.func.value, ast.Name) and n.func.value.id == "self"]
+            callers.append((method, calls, cls))
+            called |= {id(c.func) for c in calls}
+    others = [n for n in ast.walk(module.tree) if isinstance(n, ast.Attribute) and n.attr == function.name and id(n) not in called]
+    return None if others else callers
 
 
 def _mentions(module: Module, function: Function) -> list[tuple[Function, list[ast.Call], Class | None]] | None:

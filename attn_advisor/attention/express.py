@@ -134,7 +134,19 @@ class Writer:
                 return self._from_source(value, value.node, value.frame)
             except Inexpressible:
                 pass
-        return self._from_operation(value)
+        try:
+            return self._from_operation(value)
+        except Inexpressible:
+            called = self.frame.graph.invocations.get(id(value))
+            if called is None:
+                raise
+            return self._invocation(*called)
+
+    def _invocation(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Text:
+        """A call of a method of this or another module, made again from here."""
+        owner = self.write(function.args[0]).at(ATOM)
+        operands = [self.write(a).text for a in args] + [f"{k}={self.write(v).text}" for k, v in kwargs.items()]
+        return Text(f"{owner}.{function.attrs['name']}({', '.join(operands)})")
 
     def _constant(self, value: Value) -> Text:
         const = value.const

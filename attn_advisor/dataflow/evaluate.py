@@ -429,6 +429,8 @@ class Evaluator:
     def call(self, function: Value, args: list[Value], kwargs: dict[str, Value], node: ast.AST | None, frame: Frame) -> Value:
         result = self.known_call(function, args, kwargs, node, frame)
         if result is not None:
+            if function.op == "bound" and result.frame is not frame:
+                self.graph.invocations.setdefault(id(result), (function, args, kwargs))
             return result
         names = ("function", *(f"_{i}" for i in range(len(args))), *kwargs)
         if function.op == "import" and function.attrs["qualified"].rsplit(".", 1)[-1][:1].isupper():

@@ -198,6 +198,7 @@ class Graph:
         self.effects: list[Effect] = []
         self.by_op: dict[str, list[Value]] = {}
         self.frames: list[Frame] = []
+        self.invocations: dict[int, tuple[Value, list[Value], dict[str, Value]]] = {}  # id of a value -> the method call that gave it
         self.budget = 60_000
         self._clock = 0
 

@@ -7,7 +7,7 @@ import re
 
 from attn_advisor.attention import masks
 from attn_advisor.attention.express import Inexpressible
-from attn_advisor.attention.rewrite import view_edits
+from attn_advisor.attention.rewrite import line_length, view_edits
 from attn_advisor.calls.sdpa import ATOMS, Call
 from attn_advisor.dataflow.attributes import definition
 from attn_advisor.dataflow.shapes import Dim, Shape, Shapes
@@ -114,8 +114,30 @@ def _edits(call: Call, query: Shape, mask_goes: bool) -> tuple[Edit, ...]:
         edits += _mask_edits(call, query)
     end = call.source.span(call.node)[1]
     edits.append(Edit(end, end, after))
+    edits = _within_line(call, edits)
     edits += view_edits(call.value, call.frame.module)
     return tuple(sorted(set(edits)))
+
+
+def _within_line(call: Call, edits: list[Edit]) -> list[Edit]:
+    """The edits of a call that stands on one line, with its arguments on a line of their own where it gets too long."""
+    source, node = call.source, call.node
+    line = source.line(node.lineno).rstrip()
+    if node.end_lineno != node.lineno:
+        return edits
+    if len(line) + sum(len(e.content) - (e.end - e.start) for e in edits) <= line_length(call.frame.module):
+        return edits
+    newline = "\r\n" if "\r\n" in source.text else "\n"
+    indent = line[: len(line) - len(line.lstrip())]
+    first, last = call.items()[0][0], source.span(node)[1] - 1
+    breaks = {first: f"{newline}{indent}    ", last: f"{newline}{indent}"}
+    placed = {e.start: e for e in edits if e.start == e.end}
+    for at, text in breaks.items():
+        there = placed.get(at)
+        content = there.content if there is not None else ""
+        edits = [e for e in edits if e is not there]
+        edits.append(Edit(at, at, text + content if at == first else content + text))
+    return edits
 
 
 def _suffixes(call: Call, rank: int) -> tuple[str, str]:

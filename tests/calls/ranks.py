@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from einops import rearrange
 
 
-# any, safe: q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)).squeeze(0)
+# any, safe: q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0) ; .squeeze(0)
 # inputs: dict(q=Tensor(("B", "L", "D")), k=Tensor(("B", "S", "D")), v=Tensor(("B", "S", "D")))
 def unpacked(q, k, v):
     B, L, D = q.shape
@@ -98,7 +98,7 @@ def no_batch(q, k, v):
     return F.scaled_dot_product_attention(q, k, v)
 
 
-# any, safe: q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), scale=0.5).unflatten(0, q.shape[:2])
+# any, safe: q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), scale=0.5 ; ).unflatten(0, q.shape[:2])
 # inputs: dict(x=Tensor(("B", 3, 4, "L", "D")))
 def five(x):
     B, W, H, L, D = x.shape
@@ -106,7 +106,7 @@ def five(x):
     return F.scaled_dot_product_attention(q, k, v, scale=0.5)
 
 
-# any, safe: attn_mask=bias, scale=0.5).unflatten(0, x.shape[:2])
+# any, safe: attn_mask=bias, scale=0.5 ; ).unflatten(0, x.shape[:2])
 # inputs: dict(x=Tensor(("B", 3, 4, "L", "D")))
 class FiveWithBias(nn.Module):
     def __init__(self, length=8):

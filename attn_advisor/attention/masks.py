@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attn_advisor.attention.callers import values_passed
 from attn_advisor.attention.synthetic import compare, constant, synthetic
-from attn_advisor.dataflow.attributes import definition, starts_empty
+from attn_advisor.dataflow.attributes import definition, starts_empty, stored_values
 from attn_advisor.dataflow.shapes import Dim, Shapes
 from attn_advisor.dataflow.values import UNKNOWN, Value
 
@@ -425,7 +425,8 @@ def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True
         return "no"
     if op == "attribute":
         made = definition(value)
-        return "possible" if made is None else _defined(made, shapes, depth + 1)
+        stored = [made] if made is not None else stored_values(value)
+        return _worst([_defined(m, shapes, depth + 1) for m in stored if not (m.op == "const" and m.const is None)]) if stored else "possible"
     if op in ("call", "apply"):
         target = value.args[0] if value.args else None
         made = value.attrs.get("_made") or (definition(target) if target is not None and target.op == "attribute" else None)
@@ -435,6 +436,12 @@ def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True
     if op == "getitem" and _is_cache(value.args[0]):
         stored = [v.args[2] for v in value.frame.graph.by_op.get("setitem", []) if v.args[0].key == value.args[0].key or v.args[0] is value.args[0]] if value.frame else []
         return _worst([again(v) for v in stored]) if stored else "possible"
+    if op == "pad" and len(value.args) > 1 and value.args[1].op in ("tuple", "list"):
+        before = [a.const for a in value.args[1].args[:2]]
+        number = value.get("value")
+        filled = number is None or isinstance(number.const, (int, float)) and number.const > STRONG
+        if filled and any(isinstance(n, int) and n > 0 for n in before):
+            return "rows kept"  # the keys that are added are not hidden
     if op in ("einops_reduce", "gather", "stack", "conv1d", "interpolate"):
         return again(value.args[0])
     if op in ("tuple", "list"):
@@ -456,7 +463,9 @@ def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True
         if op == "cat" and value.args[0].op in ("tuple", "list"):
             return _worst([again(a) for a in value.args[0].args])
         if op == "log":
-            return "possible"
+            low = value.args[0].get("min") if value.args[0].op == "clamp" else None
+            bounded = low is not None and isinstance(low.const, (int, float)) and low.const > 0
+            return "no" if bounded else "possible"
         return again(value.args[0]) if value.args else "possible"
     if op in ("mul", "div") and len(value.args) == 2:
         number = value.args[1].const if isinstance(value.args[1].const, (int, float)) else value.args[0].const
@@ -490,7 +499,10 @@ def _defined(made: Value, shapes: Shapes, depth: int) -> str:
         return "no" if made.attrs["qualified"] in ("torch.nn.Parameter", "torch.nn.parameter.Parameter") else "possible"
     if made.op == "phi":
         return _worst([_defined(a, shapes, depth + 1) for a in made.args[1:] if not (a.op == "const" and a.const is None)])
-    return hides(made.args[0], shapes, depth + 1) if made.op == "buffer" else "possible"
+    if made.op == "buffer":
+        inner = made.args[0]
+        return "no" if inner.op == "const" and inner.const is None else hides(inner, shapes, depth + 1)
+    return "possible"
 
 
 def _is_cache(value: Value) -> bool:

@@ -94,6 +94,33 @@ def starts_empty(value: Value) -> bool:
     return found
 
 
+def stored_values(value: Value) -> list[Value]:
+    """Everything any method of the class sets the attribute to; empty if something else may set it."""
+    cls = value.attrs.get("_cls") or class_of(value.args[0]) if value.op == "attribute" else None
+    if cls is None or any(c is not cls and c.is_subclass(cls) for c in cls.module.classes.values()):
+        return []
+    name, found = value.attrs["name"], []
+    for owner in cls.mro:
+        for method in _stores(owner).get(name, ()):
+            frame = _method_frame(owner, method)
+            made = frame.env.get(f"self.{name}")
+            if made is None:
+                return []
+            found.append(made)
+            found += [e.value for e in frame.graph.effects if e.kind == "store" and e.name == f"self.{name}"]
+    return found
+
+
+def _method_frame(cls: Class, name: str) -> Frame:
+    """The execution of one method with unknown arguments."""
+    frames = cls.__dict__.setdefault("_method_frames", {})
+    if name not in frames:
+        from attn_advisor.dataflow.statements import Interpreter
+
+        frames[name] = Interpreter(Graph()).run(cls.module, cls.methods[name], cls)
+    return frames[name]
+
+
 def stored_outside_init(cls: Class, name: str) -> bool:
     """Whether a method other than the constructor, or a subclass in this file, sets attribute `name`."""
     family = [*cls.mro, *(c for c in cls.module.classes.values() if c is not cls and c.is_subclass(cls))]

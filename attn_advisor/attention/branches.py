@@ -292,7 +292,7 @@ class Branches:
                 if binding:
                     return all(id(s) in self._kept for s in binding)
             elif name in _stored(stmt):
-                return id(stmt) in self._kept
+                return id(stmt) in self._kept and not (stmt is self.stmt and name in _stored(self.node))
         return True
 
     # -- its text -----------------------------------------------------------------------------------------------------------------------------
@@ -370,8 +370,8 @@ class Branches:
         return inner[len(outer) :] if inner.startswith(outer) and len(inner) > len(outer) else "    "
 
 
-def _stored(stmt: ast.stmt) -> set[str]:
-    return {n.id for n in ast.walk(stmt) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+def _stored(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 __all__ = ["Branches", "Region", "region_of"]

@@ -35,13 +35,7 @@ def values_passed(param: Value) -> list[Value]:
 
 
 def _calls(module: Module, function: Function, cls: Class | None, name: str) -> list[Value]:
-    owner = function.name if cls is None else cls.node.name
-    if cls is not None and function.name != "forward":
-        callers = _own_calls(module, function, cls)
-    elif _known_elsewhere(module, owner):
-        return []
-    else:
-        callers = _users(module, cls) if cls is not None else _mentions(module, function)
+    callers = callers_of(module, function, cls)
     if callers is None or not 0 < len(callers) <= _MOST_CALLERS:
         return []
     found: list[Value] = []
@@ -52,6 +46,15 @@ def _calls(module: Module, function: Function, cls: Class | None, name: str) -> 
             return []
         found += given
     return found
+
+
+def callers_of(module: Module, function: Function, cls: Class | None) -> list[Caller] | None:
+    """All that call the function; None if some may not be seen."""
+    if cls is not None and function.name != "forward":
+        return _own_calls(module, function, cls)
+    if _known_elsewhere(module, function.name if cls is None else cls.node.name):
+        return None
+    return _users(module, cls) if cls is not None else _mentions(module, function)
 
 
 def _inlined(interpreter: Interpreter, root: Frame, function: Function, caller: Caller, name: str) -> list[Value] | None:
@@ -171,4 +174,4 @@ def _mentions(module: Module, function: Function) -> list[Caller] | None:
     return callers if all(id(node) in called for node in module.uses.get(function.name, ())) else None
 
 
-__all__ = ["values_passed"]
+__all__ = ["Caller", "callers_of", "values_passed"]

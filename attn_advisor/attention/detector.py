@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from attn_advisor.attention.candidates import Candidates
+from attn_advisor.attention.discards import thrown_away
 from attn_advisor.attention.express import Inexpressible, Writer
 from attn_advisor.attention.fold import Folded, Problem, fold
 from attn_advisor.attention.rewrite import SDPA, Rewrite, rewrite, root_statement
@@ -17,6 +18,7 @@ from attn_advisor.dataflow.values import Frame, Value
 from attn_advisor.findings import Detection, Edit, Fix
 from attn_advisor.source.module import Class, Function, Module, names_in
 
+_SCRIPTED = "scripted code"
 _CODES = {"exact": "ATN101", "guarded": "ATN102", "refuse": "ATN103"}
 
 
@@ -127,7 +129,7 @@ def _detection(module: Module, name: str, site: Site, interpreter: Interpreter, 
     verdict = _verdict(folded, made)
     _outside(module, frame, folded, made)
     blockers = [f"line {p.line}: {p.text}" for p in folded.problems]
-    blockers += _escape_texts(made)
+    blockers += _escape_texts(made, site, frame)
     source = module.source
     start, end = source.span(first)[0], source.span(last)[1]
     if source.span(last)[0] < start:
@@ -145,7 +147,7 @@ def _detection(module: Module, name: str, site: Site, interpreter: Interpreter, 
     if verdict == "exact" and made.edits:
         safe = not any(p.kind == "unsafe" for p in folded.problems)
         detection.fix = Fix("safe" if safe else "unsafe", f"Replace with `{made.expression}`", tuple(sorted(set(made.edits))))
-    elif verdict == "guarded" and made.edits:
+    elif verdict == "guarded" and made.edits and not any(p.text == _SCRIPTED for p in folded.problems):
         detection.fix = Fix("unsafe", f"Keep these lines where the weights are wanted, else `{made.expression}`", tuple(sorted(set(made.edits))))
     return detection
 
@@ -174,17 +176,18 @@ def _outside(module: Module, frame: Frame, folded: Folded, made: Rewrite) -> Non
     decorators = [*getattr(function, "decorator_list", []), *(frame.cls.node.decorator_list if frame.cls is not None else [])]
     for decorator in decorators:
         if "script" in ast.unparse(decorator).split("(")[0].split("."):
-            folded.problems.append(Problem("unsafe", decorator.lineno, "scripted code"))
+            folded.problems.append(Problem("unsafe", decorator.lineno, _SCRIPTED))
 
 
-def _escape_texts(made: Rewrite) -> list[str]:
+def _escape_texts(made: Rewrite, site: Site, frame: Frame) -> list[str]:
     texts = []
     for value, effect in made.escapes:
         always = " always" if any(effect is a for a in made.always) else ""
         if effect is None:
             texts.append(f"line {value.line}: the weights are handed to another function{always}")
         elif effect.kind == "return":
-            texts.append(f"line {effect.stmt.lineno}: the weights are returned{always}")
+            dropped = thrown_away(effect, site, frame) if always else None
+            texts.append(f"line {effect.stmt.lineno}: the weights are returned{always}{f', and {dropped}' if dropped else ''}")
         elif effect.kind == "store":
             texts.append(f"line {effect.stmt.lineno}: the weights are stored in `{effect.name}`{always}")
         else:

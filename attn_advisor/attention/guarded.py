@@ -175,6 +175,11 @@ class Guard:
             facts = self.facts.without(found)
             ways = self._ways(facts, used)
             if not ways:
+                found = [
+                    g
+                    for g in found
+                    if self.facts.without(x for x in found if x is not g).truth(g.test) is not (not g.way)
+                ]
                 return sorted(found, key=lambda g: g.key[0] == "given")
             (value, _), first = ways[0]
             options = [x for x in first if self._usable(x, writer, facts)]

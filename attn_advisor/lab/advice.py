@@ -15,6 +15,9 @@ from attn_advisor.rules.registry import detector, registry
 
 Result = dict[str, Any]
 SMALL_SHARE = 0.3
+FEW_RUNS = 3
+UNKNOWN_SPREAD = 0.2
+"""Of fewer runs than FEW_RUNS the spread is not known; it is then taken for this share of the median."""
 
 
 @dataclass
@@ -95,8 +98,12 @@ def compare(
 def clearly_faster(better: dict[str, Any], baseline: dict[str, Any], factor: float) -> bool:
     """Whether the medians differ by the factor and by more than half of both interquartile ranges."""
     gap = baseline["median_ms"] - better["median_ms"]
-    spread = (baseline["iqr_ms"] + better["iqr_ms"]) / 2
+    spread = (_spread(baseline) + _spread(better)) / 2
     return bool(baseline["median_ms"] >= factor * better["median_ms"] and gap > spread)
+
+
+def _spread(row: dict[str, Any]) -> float:
+    return float(row["iqr_ms"] if row["runs"] >= FEW_RUNS else max(row["iqr_ms"], UNKNOWN_SPREAD * row["median_ms"]))
 
 
 def milliseconds(value: float) -> str:

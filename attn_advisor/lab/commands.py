@@ -56,7 +56,7 @@ NO_TORCH = "torch is not installed here; measuring needs it: pip install 'attn-a
     default=6.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time for measuring a target.",
+    help="Time for the timed runs of a target; checking and profiling come on top.",
 )
 @click.option(
     "--min-speedup",

@@ -17,11 +17,12 @@ from attn_advisor.lab.programs import Setup
 
 MAX_ROUNDS = 200
 MIN_ROUNDS = 5
+"""Rounds before medians may count as stable; the budget can end them after any round."""
 MAX_FLUSHES = 60
 BURST_MS = 50.0
 MAX_BURST = 40
-PATIENCE = 2.5
-"""The rounds of MIN_ROUNDS are finished unless they take this many budgets."""
+LONG_MS = 20.0
+"""A run that takes this long on the CPU needs no further warm-up: it was run when it was checked."""
 STABLE = 0.004
 """Rounds end when the standard error of every median is below this share of it."""
 
@@ -86,6 +87,8 @@ class Clock:
             start = time.perf_counter()
             step()
             launch.append((time.perf_counter() - start) * 1000)
+            if not self.cuda and launch[-1] >= LONG_MS:
+                break
         if self.cuda:
             torch.cuda.synchronize(self.device)
             return max(1, min(MAX_FLUSHES, math.ceil(2.0 * launch[-1] / self._flush_ms)))
@@ -135,10 +138,11 @@ def times(
     budget: float,
     progress: Callable[[str], None],
 ) -> dict[str, Timing]:
-    """Median times of all candidates within `budget` seconds.
+    """Median times of all candidates within `budget` seconds, warm-up included; at least one round is run.
 
     Each round runs every candidate, starting with another one. Short ones run several times in a row, so that the device's clocks are those of steady use.
     """
+    started = time.perf_counter()
     clock = Clock(device)
     steps = {c.name: step_of(c, setup, train) for c in candidates}
     samples: dict[str, list[float]] = {c.name: [] for c in candidates}
@@ -152,7 +156,7 @@ def times(
     gc.collect()
     gc.disable()
     try:
-        started, rounds = time.perf_counter(), 0
+        looping, rounds = time.perf_counter(), 0
         while rounds < MAX_ROUNDS:
             for at in range(len(candidates)):
                 candidate = candidates[(at + rounds) % len(candidates)]
@@ -162,9 +166,9 @@ def times(
                 clock.collect()
             rounds += 1
             progress("")
-            spent = time.perf_counter() - started
-            if rounds >= MIN_ROUNDS and spent * (rounds + 1) / rounds > budget or spent > PATIENCE * budget:
-                break
+            now = time.perf_counter()
+            if now - started + (now - looping) / rounds > budget:
+                break  # another round would not fit
             if rounds >= MIN_ROUNDS and all(_error(s) < STABLE for s in samples.values()):
                 break
     finally:

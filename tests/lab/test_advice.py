@@ -52,6 +52,12 @@ def test_gains_below_the_threshold_or_within_the_spread():
     assert codes(result(candidate("as_written", 10.0, iqr=12.0), candidate("sdpa", 5.0, iqr=2.0))) == []
 
 
+def test_the_spread_of_one_run_is_not_known():
+    once = [row | {"runs": 1} for row in (candidate("as_written", 10.0), candidate("sdpa", 8.5))]
+    assert codes(result(*once)) == []
+    assert codes(result(candidate("as_written", 10.0), candidate("sdpa", 8.5))) == ["ATN901"]
+
+
 def test_a_faster_backend():
     flash = candidate("sdpa_flash", 0.5, backend="flash")
     assert "ATN908" in codes(result(SLOW, FAST, flash))

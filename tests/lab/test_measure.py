@@ -2,19 +2,71 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
 
-from attn_advisor.lab import backends, measure, memory, sdpa, slices, trace
-from attn_advisor.lab.job import CPU_SIZES, Sizes, parse_sizes
+from attn_advisor.lab import backends, measure, memory, sdpa, session, slices, trace
+from attn_advisor.lab.candidates import Candidate
+from attn_advisor.lab.job import CANDIDATES, CPU_SIZES, Sizes, parse_sizes
+from tests.lab.jobs import FIXTURES, found
 
 
 def test_timing_is_median_and_quartiles():
     found = measure.timing([1.0, 2.0, 3.0, 4.0, 100.0])
     assert (found.median_ms, found.iqr_ms, found.runs) == (3.0, 2.0, 5)
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """Times candidates that take the given seconds, turn by turn, by a clock of their own: (timings, seconds passed)."""
+    now = 0.0
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: now))
+
+    def run(budget: float, **seconds: list[float]):
+        def step(turns: list[float]):
+            taken = 0
+
+            def advance() -> None:
+                nonlocal now, taken
+                now += turns[taken % len(turns)]
+                taken += 1
+
+            return advance
+
+        candidates = [Candidate(name, "", compiled=step(turns)) for name, turns in seconds.items()]
+        found = measure.times(candidates, None, False, torch.device("cpu"), budget, lambda name: None)
+        return found, now
+
+    return run
+
+
+def test_rounds_end_with_the_budget(timed):
+    found, passed = timed(6.0, slow=[0.8, 0.4, 0.6], fast=[0.1])
+    assert passed <= 6.0 and found["slow"].runs >= 5
+    found, passed = timed(0.5, slow=[2.0, 3.0])
+    assert found["slow"].runs == 1, "one round is always run"
+
+
+def test_rounds_end_once_medians_are_stable(timed):
+    found, passed = timed(60.0, steady=[0.1], also=[0.2])
+    assert found["steady"].runs == measure.MIN_ROUNDS and passed < 3
+    found, _ = timed(60.0, wavering=[0.1, 0.2], steady=[0.1])
+    assert found["steady"].runs > 50
+
+
+def test_one_target_on_the_cpu_takes_less_than_30_seconds():
+    (target,) = found(FIXTURES / "tutorial.py", shapes=[""], candidates=list(CANDIDATES), budget=6.0)
+    started = time.monotonic()
+    (result,) = session.measure(target.job, lambda event: None)
+    assert time.monotonic() - started < 30
+    assert result["shape"] == "B=2,H=8,L=1024,S=1024,D=64"
+    assert {c["name"] for c in result["candidates"] if c["ok"]} >= {"as_written", "inplace", "sdpa", "sdpa_flash"}
 
 
 def test_memory_grows_as_a_polynomial():

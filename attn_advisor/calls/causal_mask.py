@@ -15,9 +15,8 @@ from attn_advisor.calls.sdpa import Call
 from attn_advisor.dataflow.attributes import definition
 from attn_advisor.dataflow.shapes import Dim, Shapes
 from attn_advisor.dataflow.values import Graph, Value
-from attn_advisor.findings import Detection, Edit, Fix
+from attn_advisor.findings import Applicability, Detection, Edit, Fix
 
-_PLAIN_NUMBERS = frozenset({"size", "const", "number", "floordiv", "py_len", "add", "sub", "mul"})
 _TESTS = frozenset({"is", "is_not", "in", "not_in"})
 _ACTIONS = frozenset({"call", "method", "apply", "py_print"})
 
@@ -28,14 +27,17 @@ def dense_causal_mask(call: Call) -> Detection | None:
     if mask is None or (given is not None and given.const is not False):
         return None
     flag = _flag(mask, call)
-    if flag is None or flag.const is False:
+    if flag is None or flag.const is False or not call.shapes_sure():
         return None
     start, end = call.source.span(call.node)
     facts = {**{n: call.text(n) for n in ("query", "key", "value")}, "mask": call.text("attn_mask")}
     detection = Detection("ATN401", start, end, call.function, facts, assumes=_assumed(mask))
     try:
         text, used = _written(flag, call)
-        detection.fix = Fix("safe", f"Pass `is_causal={text}` in place of the mask", _edits(call, text, used))
+        if not _fused(mask, call):
+            detection.blockers += call.differentiated_twice()
+        safety: Applicability = "unsafe" if detection.blockers else "safe"
+        detection.fix = Fix(safety, f"Pass `is_causal={text}` in place of the mask", _edits(call, text, used))
     except Inexpressible as why:
         detection.blockers.append(f"line {call.node.lineno}: {why}")
     detection.values = {"mask": facts["mask"]}
@@ -128,9 +130,9 @@ def _acting(value: Value) -> bool:
 
 
 def _certainly_bool(test: Value) -> bool:
-    """Whether a test is True or False itself, not merely something that counts as one: SDPA takes nothing else."""
+    """Whether a test is True or False itself: SDPA takes nothing else, and while tracing even sizes compare to a tensor."""
     if test.op == "compare":
-        return test.attrs["how"] in _TESTS or all(a.op in _PLAIN_NUMBERS for a in test.args)
+        return test.attrs["how"] in _TESTS
     return test.op == "not" or arguments._bool_attribute(test)
 
 
@@ -138,13 +140,17 @@ def _edits(call: Call, flag: str, used: list[Value]) -> tuple[Edit, ...]:
     """The argument exchanged, and what only the mask needed taken out. Raises Inexpressible."""
     edits = _exchanged(call, f"is_causal={flag}")
     mask = call.operand("attn_mask")
-    if mask is None or call.shapes.rank(mask) not in (2, 4):
-        # other masks run the math kernel, which keeps less for the backward pass and lays out its result otherwise
+    if mask is not None and not _fused(mask, call):
         changed = call.changed_later()
         if changed is not None:
             raise Inexpressible(f"line {changed.line} changes in place what a fused kernel keeps for the backward pass")
         edits += view_edits(call.value, call.frame.module)
     return tuple(sorted({*edits, *_removed(call, used)}))
+
+
+def _fused(mask: Value, call: Call) -> bool:
+    """Whether fused kernels take the mask. The math kernel keeps less for the backward pass, and lays out its result otherwise."""
+    return call.shapes.rank(mask) in (2, 4)
 
 
 def _exchanged(call: Call, text: str) -> list[Edit]:

@@ -16,7 +16,6 @@ from attn_advisor.findings import Detection, Edit, Fix
 
 _OPERANDS = ("query", "key", "value")
 _NESTED = re.compile(r"nested_tensor|NestedTensor|torch\.nested|is_nested|jagged")
-_TWICE = re.compile(r"create_graph ?= ?True|torch\.func|functorch|\.jvp\(|\.hvp\(|hessian\(")
 # Operations whose result may be None, or anything else: everything else here is a tensor.
 _ANYTHING = frozenset(
     "param const call opaque element loop undefined name part mutated rest starred method apply".split()
@@ -29,7 +28,7 @@ def not_4d(call: Call, mask_goes: bool = False) -> Detection | None:
     sizes = [shape for shape in map(call.shapes.shape, operands) if shape is not None]
     if len(sizes) != 3 or len({len(s) for s in sizes}) != 1 or not _worth_it(sizes):
         return None
-    if _rank_unsure(call.interpreter.graph) or _NESTED.search(call.source.text):
+    if not call.shapes_sure() or _asked(call.interpreter.graph) or _NESTED.search(call.source.text):
         return None
     rank = len(sizes[0])
     start, end = call.source.span(call.node)
@@ -57,28 +56,16 @@ def _worth_it(sizes: list[Shape]) -> bool:
     return len(query) == 2
 
 
-def _rank_unsure(graph: Graph) -> bool:
-    """Whether the function asks for a number of axes, or unpacks one shape into different numbers of sizes."""
+def _asked(graph: Graph) -> bool:
+    """Whether the function asks for a number of axes, other than to insist on it."""
     asked = [*graph.by_op.get("ndim", []), *graph.by_op.get("dim", [])]
     asked += [v for v in graph.by_op.get("py_len", []) if v.args and v.args[0].op == "shape"]
-    if any(not isinstance(v.stmt, ast.Assert) for v in asked):
-        return True
-    unpacked: dict[object, dict[tuple[int, int], int]] = {}
-    for size in graph.by_op.get("size", []):
-        if not isinstance(size.node, ast.Subscript):
-            counts = unpacked.setdefault(size.args[0].key, {})
-            at = (id(size.node), id(size.stmt))
-            counts[at] = counts.get(at, 0) + 1
-    return any(len({n for n in counts.values() if n > 1}) > 1 for counts in unpacked.values())
+    return any(not isinstance(v.stmt, ast.Assert) for v in asked)
 
 
 def _unsafe(call: Call) -> list[str]:
     """Why the fused kernels may compute something else than the one that runs now."""
-    reasons = []
-    twice = _TWICE.search(call.source.text)
-    if twice:
-        line = call.source.position(twice.start())[0]
-        reasons.append(f"line {line}: gradients of gradients may be taken, which fused kernels do not have")
+    reasons = call.differentiated_twice()
     mask = call.operand("attn_mask")
     if mask is not None and not _keeps_a_key(mask, call.shapes):
         reasons.append(

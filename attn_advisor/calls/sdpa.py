@@ -11,12 +11,13 @@ from attn_advisor.dataflow.evaluate import storage
 from attn_advisor.dataflow.operations import SIGNATURES, VIEWS
 from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.statements import Interpreter, interpret
-from attn_advisor.dataflow.values import Frame, Value
+from attn_advisor.dataflow.values import Frame, Graph, Value
 from attn_advisor.findings import Edit
 from attn_advisor.source.module import Class, Function, Module
 from attn_advisor.source.text import SourceText
 
 SDPA = "scaled_dot_product_attention"
+_TWICE = re.compile(r"create_graph ?= ?True|torch\.func|functorch|\.jvp\(|\.hvp\(|hessian\(")
 ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 
 
@@ -61,6 +62,33 @@ class Call:
         if isinstance(node, ATOMS):
             return [Edit(end, end, suffix)]
         return [Edit(start, start, "("), Edit(end, end, ")" + suffix)]
+
+    def shapes_sure(self) -> bool:
+        """Whether the shapes that were unpacked into sizes, and that the operands come from, have as many axes whenever the call is reached."""
+        hints = self.interpreter.rank_hints
+        unpacked = _unpacked(self.interpreter.graph)
+        stack, seen = [self.value], set()
+        while stack:
+            value = stack.pop()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            stack.extend(value.args)
+            if value.key in hints:
+                groups = unpacked.get(value.key, [])
+                if any(len(group) != hints[value.key] for group in groups):
+                    return False
+                if not any(_precedes(group[0], self.value) for group in groups):
+                    return False
+        return True
+
+    def differentiated_twice(self) -> list[str]:
+        """Where the file takes gradients of gradients, which only the math kernel has."""
+        found = _TWICE.search(self.source.text)
+        if found is None:
+            return []
+        line = self.source.position(found.start())[0]
+        return [f"line {line}: gradients of gradients may be taken, which fused kernels do not have"]
 
     def changed_later(self) -> Value | None:
         """A change in place of what fused kernels keep for the backward pass: the operands and the output."""
@@ -114,9 +142,27 @@ def _in_function(module: Module, name: str, function: Function, cls: Class | Non
         if value.frame is not frame or not isinstance(value.node, ast.Call) or nodes.count(value.node) > 1:
             continue
         arguments = _arguments(value.node)
-        if arguments is not None and {"query", "key", "value"} <= arguments.keys():
+        if arguments is None or len(arguments) != len(value.args):
+            continue  # stars, or the method of some object
+        if {"query", "key", "value"} <= arguments.keys():
             yield Call(value, value.node, arguments, name, frame, interpreter, shapes)
     interpreter.graph.release()
+
+
+def _unpacked(graph: Graph) -> dict[object, list[list[Value]]]:
+    """The sizes each shape was unpacked into, by the key of the tensor; one list for each time."""
+    groups: dict[object, dict[tuple[int, int], list[Value]]] = {}
+    for size in graph.by_op.get("size", []):
+        if isinstance(size.node, (ast.Attribute, ast.Call)):
+            groups.setdefault(size.args[0].key, {}).setdefault((id(size.node), id(size.stmt)), []).append(size)
+    return {key: [g for g in by_place.values() if len(g) > 1] for key, by_place in groups.items()}
+
+
+def _precedes(earlier: Value, later: Value) -> bool:
+    """Whether one value is computed whenever, and before, the other is."""
+    if earlier.order > later.order or len(earlier.conditions) > len(later.conditions):
+        return False
+    return all(a is c and b == d for (a, b), (c, d) in zip(earlier.conditions, later.conditions, strict=False))
 
 
 def _arguments(node: ast.Call) -> dict[str, ast.expr] | None:

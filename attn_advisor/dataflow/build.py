@@ -55,28 +55,33 @@ def bind(op: str, args: list[Value], kwargs: dict[str, Value]) -> tuple[list[str
     return names, operands
 
 
+def _unread(args, kwargs, node, frame) -> Value:  # type: ignore[no-untyped-def]
+    """An operation whose pattern is not written out here."""
+    return Value("opaque", (*args, *kwargs.values()), (), None, node, frame)
+
+
 def _einsum(args, kwargs, node, frame, spelled):  # type: ignore[no-untyped-def]
     if not args:
-        return None
+        return _unread(args, kwargs, node, frame)
     if isinstance(args[0].const, str):
         parsed, operands = parse_einsum(args[0].const), args[1:]
     elif isinstance(args[-1].const, str):
         parsed, operands = parse_einops_einsum(args[-1].const), args[:-1]
     else:
-        return None
+        return _unread(args, kwargs, node, frame)
     if len(operands) == 1 and operands[0].op in ("tuple", "list"):
         operands = list(operands[0].args)
     if parsed is None or len(parsed[0]) != len(operands) or kwargs:
-        return None
+        return _unread(args, kwargs, node, frame)
     return Value("einsum", tuple(operands), tuple(f"_{i}" for i in range(len(operands))), {"inputs": parsed[0], "output": parsed[1]}, node, frame)
 
 
 def _rearrange(args, kwargs, node, frame, spelled):  # type: ignore[no-untyped-def]
-    if len(args) != 2 or not isinstance(args[1].const, str):
-        return None
-    parsed = parse_rearrange(args[1].const)
+    if "pattern" in kwargs and len(args) == 1:
+        args, kwargs = [*args, kwargs["pattern"]], {k: v for k, v in kwargs.items() if k != "pattern"}
+    parsed = parse_rearrange(args[1].const) if len(args) == 2 and isinstance(args[1].const, str) else None
     if parsed is None:
-        return None
+        return _unread(args, kwargs, node, frame)
     return Value("rearrange", (args[0], *kwargs.values()), ("input", *kwargs), {"left": parsed[0], "right": parsed[1]}, node, frame)
 
 

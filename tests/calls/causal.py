@@ -140,7 +140,7 @@ def expanded(qkv):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
-# any, safe: is_causal=T > 1
+# any, safe: is_causal=bool(T > 1)
 # never: triu
 def only_for_several(x):
     B, T, C = x.shape

@@ -227,3 +227,15 @@ class LastRows(nn.Module):
     def forward(self, q, k, v):
         L, S = q.size(-2), k.size(-2)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=self.keep[S - L : S, :S])
+
+
+# none
+# inputs: dict(x=Tensor(("B", 1, 5, "D")), flat=Value(False))
+def length_of_another_axis(x, flat=False):
+    """Not flat, the second axis are the heads, and with a single one the mask hides nothing."""
+    if flat:
+        B, L, D = x.shape
+        assert B * L * D
+    T = x.size(1)
+    mask = torch.ones(T, T, dtype=torch.bool).tril()
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)

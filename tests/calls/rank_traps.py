@@ -45,6 +45,15 @@ def length_of_the_shape(x):
 
 
 # none
+# inputs: dict(x=Tensor(("L", "D")), batched=Value(False))
+def unpacked_under_a_flag(x, batched=False):
+    if batched:
+        B, L, D = x.shape
+        x.add(B)
+    return F.scaled_dot_product_attention(x, x, x)
+
+
+# none
 # inputs: dict(x=Tensor(("B", "L", 12)), split=Choice((Value(True), Value(False))))
 def split_by_a_flag(x, split=False):
     B, L, D = x.shape
@@ -113,3 +122,10 @@ def may_be_none(x, masks):
 def five_with_an_unknown_mask(x, mask=None):
     B, W, H, L, D = x.shape
     return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+# none
+# inputs: dict(x=Tensor(("B", "L", "D")), backend=Value(type("Backend", (), {"scaled_dot_product_attention": lambda self, q, k, v: q + k + v})()))
+def method_of_that_name(x, backend):
+    B, L, D = x.shape
+    return backend.scaled_dot_product_attention(x, x, x)

@@ -87,7 +87,7 @@ def _candidates(console: Console, result: dict[str, Any]) -> Table:
         table.add_row(
             Text(label, style=style),
             Text(milliseconds(found["median_ms"]), style=style),
-            *([milliseconds(found["iqr_ms"])] if wide else []),
+            *([milliseconds(found["iqr_ms"]) if found["runs"] > 1 else ""] if wide else []),
             f"x{speedup:.2f}" if speedup else "",
             ProgressBar(total=most, completed=speedup or 0, width=bar, complete_style="green", finished_style="green"),
             size(found["peak_bytes"]) if found["peak_bytes"] is not None else "",

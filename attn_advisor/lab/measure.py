@@ -22,7 +22,7 @@ MAX_FLUSHES = 60
 BURST_MS = 50.0
 MAX_BURST = 40
 LONG_MS = 20.0
-"""A run that takes this long on the CPU needs no further warm-up: it was run when it was checked."""
+"""A run that takes this long on the CPU needs no further warm-up: it ran when it was checked."""
 STABLE = 0.004
 """Rounds end when the standard error of every median is below this share of it."""
 
@@ -78,8 +78,11 @@ class Clock:
         torch.cuda.synchronize(self.device)
         return max(first.elapsed_time(last), 1e-3)
 
-    def repeats(self, step: Callable[[], object]) -> int:
-        """How many measured runs make one sample on the CPU (a millisecond), and how many flushes cover the launches on CUDA."""
+    def repeats(self, step: Callable[[], object], into: list[float]) -> int:
+        """How many measured runs make one sample on the CPU (a millisecond), and how many flushes cover the launches on CUDA.
+
+        A long run on the CPU is a sample already.
+        """
         launch = []
         for _ in range(3):
             if self.cuda:
@@ -88,6 +91,7 @@ class Clock:
             step()
             launch.append((time.perf_counter() - start) * 1000)
             if not self.cuda and launch[-1] >= LONG_MS:
+                into.append(launch[-1])
                 break
         if self.cuda:
             torch.cuda.synchronize(self.device)
@@ -151,7 +155,7 @@ def times(
     for candidate in candidates:
         progress(candidate.name)
         with candidate.context():
-            numbers[candidate.name] = clock.repeats(steps[candidate.name])
+            numbers[candidate.name] = clock.repeats(steps[candidate.name], samples[candidate.name])
             bursts[candidate.name] = clock.burst(steps[candidate.name], numbers[candidate.name])
     gc.collect()
     gc.disable()

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import itertools
 import os
+import re
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,9 @@ Mode = Literal["check", "fix", "diff"]
 POOL_FILES = 40  # below this many files, starting processes costs more than it gains
 CHUNK_FILES = 12
 COLLECT_AT = 500_000  # objects that are left over before the garbage collector runs
+# A file that imports one of these and never says "torch" computes with arrays of theirs.
+_OTHER_FRAMEWORK = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(?:tensorflow|jax|flax|paddle|mindspore|mxnet)\b", re.MULTILINE)
+_TORCH = re.compile(rb"\btorch\b")
 NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -137,6 +141,8 @@ class Checker:
         """Detectors that can find something in these bytes."""
         if not self.search:
             return list(self.detectors)
+        if _OTHER_FRAMEWORK.search(data) and not _TORCH.search(data):
+            return []
         return [name for name, search in self.detectors.items() if any(text in data for text in search)]
 
     def _detect(self, source: SourceText, due: Sequence[str]) -> list[Detection]:

@@ -1,30 +1,63 @@
-"""Which functions can hold attention: those that mention a softmax, themselves or through what they call.
+"""Which functions can hold attention: those that reach a softmax and a product and in which the two can meet.
 
-Asked of every function of a file, so it works on the text of a function, looked through once.
+Asked of every function of a file, so it works on the text of functions, looked through once. It errs on the side of yes.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from attn_advisor.source.module import Class, Function, Module
+from attn_advisor.dataflow.attributes import statements
+from attn_advisor.source.module import Class, Function, Module, names_in
 
-_SOFT = re.compile(r"softmax|\bexp_?\b", re.IGNORECASE)
-_SELF = re.compile(r"\bself\.(\w+)")
-_NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
-_DEPTH = 4  # calls followed
+_SOFT = re.compile(r"[sS]oft_?[mM]ax|SOFTMAX|\bexp_?\b")
+_PRODUCT = re.compile(r"@|matmul|bmm|einsum|contract|\bmm\b")
+_EITHER = re.compile(f"{_SOFT.pattern}|{_PRODUCT.pattern}".encode())
+_PRODUCT_CALL = re.compile(r" @ |(?:matmul|bmm_?|einsum|contract|\bmm)\s*\(")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_OF_SELF = re.compile(r"self\.(\w+)")
+_OF_SUPER = re.compile(r"super\([^()]*\)\.(\w+)")
+
+Key = tuple[Module, Function, Class | None]
+
+
+@dataclass(frozen=True)
+class Mentions:
+    """What a function's own text names: softmaxes, products (and calls of them, counted), words, attributes of self and of super()."""
+
+    soft: bool
+    product: bool
+    calls: int
+    words: frozenset[str]
+    of_self: frozenset[str]
+    of_super: frozenset[str]
 
 
 @dataclass
-class Mentions:
-    """What a function's text names: a softmax, attributes of self, functions of the file, imported names."""
+class Reach:
+    """Whether softmaxes and products are mentioned, how many calls of products there are, and the project's functions that may be called."""
 
-    soft: bool
-    attributes: set[str]
-    functions: set[str]
-    imported: set[str]
+    soft: bool = False
+    product: bool = False
+    calls: int = 0
+    callees: list[Key] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether a whole attention fits in: a site there is reported there, and not again for its callers."""
+        return self.soft and self.calls >= 2
+
+    def add(self, other: Reach) -> None:
+        self.soft, self.product, self.calls = self.soft or other.soft, self.product or other.product, self.calls + other.calls
+
+    def include(self, value: ast.expr) -> frozenset[str]:
+        """Take in the value of a constant or an attribute; the names in it."""
+        names, soft, product = _in_value(value)
+        self.soft, self.product = self.soft or soft, self.product or product
+        return names
 
 
 @dataclass
@@ -32,82 +65,148 @@ class Candidates:
     """Answers about the functions of one file and of those it calls."""
 
     module: Module
-    _mentions: dict[int, Mentions] = field(default_factory=dict)
-    _reaches: dict[tuple[int, int, int], bool] = field(default_factory=dict)
-    _attributes: dict[int, dict[str, ast.expr]] = field(default_factory=dict)
-    _imports: dict[tuple[int, str], tuple[Module, Function] | None] = field(default_factory=dict)
+    _own: dict[tuple[int, int], Reach] = field(default_factory=dict)
+    _reaches: dict[tuple[int, int], Reach] = field(default_factory=dict)
+    _names: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def may_hold(self, function: Function, cls: Class | None) -> bool:
-        """Whether the function, or one of the project's it calls, mentions a softmax."""
-        return self._reach(self.module, function, cls, 0)
+        """Whether a softmax and a product may meet in the function: in its text, or in calls of which not each holds a whole attention."""
+        own = self._mentioned((self.module, function, cls))
+        if own.soft and own.product:
+            return True
+        callees = [r for r in map(self._reach, own.callees) if r.soft or r.product]
+        soft, product = own.soft or any(r.soft for r in callees), own.product or any(r.product for r in callees)
+        return soft and product and (own.product or not all(r.complete for r in callees))
 
-    def _reach(self, module: Module, function: Function, cls: Class | None, depth: int) -> bool:
-        key = (id(function), id(cls), depth)
+    def _reach(self, root: Key) -> Reach:
+        """What the function and all it calls, and so on, mention."""
+        key = (id(root[1]), id(root[2]))
         if key not in self._reaches:
-            mentions = self._mentioned(module, function)
-            self._reaches[key] = mentions.soft or (depth < _DEPTH and self._calls(module, mentions, cls, depth + 1))
+            found, seen, stack = Reach(), {key}, [root]
+            while stack:
+                own = self._mentioned(stack.pop())
+                found.add(own)
+                for callee in own.callees:
+                    inner = (id(callee[1]), id(callee[2]))
+                    if inner not in seen:
+                        seen.add(inner)
+                        if inner in self._reaches:
+                            found.add(self._reaches[inner])
+                        else:
+                            stack.append(callee)
+            self._reaches[key] = found
         return self._reaches[key]
 
-    def _calls(self, module: Module, mentions: Mentions, cls: Class | None, depth: int) -> bool:
-        for name in mentions.functions:
-            if self._reach(module, module.functions[name], None, depth):
-                return True
-        if cls is not None and any(self._attribute(cls, name, depth) for name in mentions.attributes):
-            return True
-        for name in mentions.imported:
-            found = self._imported(module, name)
-            if found is not None and self._reach(found[0], found[1], None, depth):
-                return True
-        return False
+    def _mentioned(self, of: Key) -> Reach:
+        """What the function itself mentions, in its text and in the values of the attributes and constants it names."""
+        module, function, cls = of
+        key = (id(function), id(cls))
+        if key not in self._own:
+            text = _in_text(module, function)
+            own = self._own[key] = Reach(text.soft, text.product, text.calls)
+            self._named(own, module, text.words, text.words)
+            if cls is not None:
+                for name in text.of_self:
+                    self._attribute(own, cls, name, text.words)
+                for name in text.of_super:
+                    own.callees += [(c.module, c.methods[name], cls) for c in cls.mro[1:] if name in c.methods]
+        return self._own[key]
 
-    def _attribute(self, cls: Class, name: str, depth: int) -> bool:
-        """Whether `self.name` is a softmax, a method or a module that mentions one."""
+    def _named(self, own: Reach, module: Module, names: frozenset[str], words: frozenset[str], depth: int = 0) -> None:
+        """Take in functions, classes and constants of the module, its own and imported ones, among the names."""
+        for name in names if module.star_imports else names & self._globals(module):
+            if name in module.functions:
+                own.callees.append((module, module.functions[name], None))
+            elif name in module.classes:
+                own.callees += _instance(module.classes[name], words)
+            elif name in module.constants and depth < 2:
+                self._named(own, module, own.include(module.constants[name]), words, depth + 1)
+            if name not in module.functions and not _only_a_class(module, name):
+                found = module.imported(name)
+                if isinstance(found, Class):
+                    own.callees += _instance(found, words)
+                elif found is not None and isinstance(found[1], (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    own.callees.append((found[0], found[1], None))
+
+    def _globals(self, module: Module) -> frozenset[str]:
+        """Names of the module that stand for something."""
+        if id(module) not in self._names:
+            self._names[id(module)] = frozenset().union(module.functions, module.classes, module.constants, module.imports)
+        return self._names[id(module)]
+
+    def _attribute(self, own: Reach, cls: Class, name: str, words: frozenset[str]) -> None:
+        """Take in what `self.name` is: a method, or what the constructor or the class sets it to."""
         method = cls.lookup(name)
         if method is not None:
-            return self._reach(method[1].module, method[0], cls, depth)
+            own.callees.append((method[1].module, method[0], cls))
+            return
         for owner in cls.mro:
-            value = self._set_by_init(owner).get(name)
-            if value is None:
-                continue
-            if any("softmax" in (getattr(n, "attr", "") or getattr(n, "id", "")).lower() for n in ast.walk(value)):
-                return True
-            held = owner.module.find_class(value.func) if isinstance(value, ast.Call) else None
-            forward = held.lookup("forward") if held is not None else None
-            return forward is not None and self._reach(forward[1].module, forward[0], held, depth)
-        return False
+            values = _held(owner).get(name)
+            if values:
+                for value in values:
+                    self._named(own, owner.module, own.include(value), words)
+                return
 
-    def _set_by_init(self, cls: Class) -> dict[str, ast.expr]:
-        """What the constructor assigns to attributes, by name."""
-        if id(cls) not in self._attributes:
-            table: dict[str, ast.expr] = {}
-            init = cls.methods.get("__init__")
-            for node in ast.walk(init) if init is not None else ():
-                if isinstance(node, ast.Assign):
-                    for target in node.targets:
-                        if isinstance(target, ast.Attribute):
-                            table.setdefault(target.attr, node.value)
-            self._attributes[id(cls)] = table
-        return self._attributes[id(cls)]
 
-    def _imported(self, module: Module, name: str) -> tuple[Module, Function] | None:
-        key = (id(module), name)
-        if key not in self._imports:
-            found = module.imported(name)
-            known = isinstance(found, tuple) and isinstance(found[1], (ast.FunctionDef, ast.AsyncFunctionDef))
-            self._imports[key] = found if known else None  # type: ignore[assignment]
-        return self._imports[key]
+def _instance(cls: Class, words: frozenset[str]) -> Iterator[Key]:
+    """Methods that may run where an instance of the class is called: `forward`, and those named there."""
+    for owner in cls.mro:
+        for name in owner.methods.keys() & words | owner.methods.keys() & {"forward", "__call__"}:
+            if not name.startswith("__") or name == "__call__":
+                yield owner.module, owner.methods[name], cls
 
-    def _mentioned(self, module: Module, function: Function) -> Mentions:
-        if id(function) not in self._mentions:
-            starts = module.source.line_starts
-            last = function.end_lineno or function.lineno
-            end = starts[last] if last < len(starts) else len(module.source.text)
-            text = module.source.text[starts[function.lineno - 1] : end]
-            names = set(_NAME.findall(text))
-            self._mentions[id(function)] = Mentions(
-                soft=_SOFT.search(text) is not None or any(_SOFT.search(module.imports[n].qualified) for n in names & module.imports.keys()),
-                attributes=set(_SELF.findall(text)),
-                functions=names & module.functions.keys(),
-                imported=(names & module.imports.keys()) - module.functions.keys(),
-            )
-        return self._mentions[id(function)]
+
+def _held(cls: Class) -> dict[str, list[ast.expr]]:
+    """Attributes that the constructor or the class body sets, and to what."""
+    found = cls.__dict__.get("_held")
+    if found is None:
+        found = cls.__dict__["_held"] = {name: [value] for name, value in cls.constants.items()}
+        for stmt in statements(cls.methods["__init__"]) if "__init__" in cls.methods else ():
+            if isinstance(stmt, (ast.Assign, ast.AnnAssign)) and stmt.value is not None:
+                for target in stmt.targets if isinstance(stmt, ast.Assign) else [stmt.target]:
+                    if isinstance(target, ast.Attribute):
+                        found.setdefault(target.attr, []).append(stmt.value)
+    return found
+
+
+def _in_value(value: ast.expr) -> tuple[frozenset[str], bool, bool]:
+    """(names, mentions a softmax, mentions a product) of a value; kept with it."""
+    found = value.__dict__.get("_mentions")
+    if found is None:
+        if isinstance(value, ast.Constant):
+            found = frozenset(), False, False
+        else:
+            names = names_in(value).plain | names_in(value).attributes
+            text = " ".join(names)
+            found = names, _SOFT.search(text) is not None, _PRODUCT.search(text) is not None
+        value.__dict__["_mentions"] = found
+    return found
+
+
+def _only_a_class(module: Module, name: str) -> bool:
+    """Whether a name is imported and stands for a class from a file that mentions neither softmax nor product, as seen without parsing it (most configurations)."""
+    imported = module.imports.get(name)
+    path = module.project.resolve(module.path, imported.module, imported.level) if imported is not None and imported.name else None
+    return imported is not None and path is not None and imported.name in module.project.classes_without(path, _EITHER)
+
+
+def _in_text(module: Module, function: Function) -> Mentions:
+    """The same for every file that asks: kept with the function."""
+    found = function.__dict__.get("_mentions")
+    if found is None:
+        text = _text(module, function)
+        words = frozenset(_WORD.findall(text))
+        meant = " ".join([text, *(module.imports[n].qualified for n in words & module.imports.keys())])
+        soft, product = _SOFT.search(meant) is not None, _PRODUCT.search(meant) is not None
+        calls = len(_PRODUCT_CALL.findall(text)) if product else 0
+        found = Mentions(soft, product, calls, words, frozenset(_OF_SELF.findall(text)), frozenset(_OF_SUPER.findall(text)))
+        function.__dict__["_mentions"] = found
+    return found
+
+
+def _text(module: Module, function: Function) -> str:
+    """The function's lines without its docstring."""
+    text, first = module.source.lines(function), function.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and first.lineno > function.lineno and len(function.body) > 1:
+        return text.replace(module.source.lines(first), "", 1)
+    return text

@@ -369,7 +369,7 @@ class Interpreter(Evaluator):
             return None
         assert isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         if not isinstance(function, ast.Lambda):
-            if _generator(function) or (function.end_lineno or 0) - function.lineno > _LARGEST_INLINED:
+            if _generator(function, module) or (function.end_lineno or 0) - function.lineno > _LARGEST_INLINED:
                 return None
             if any(not _harmless_decorator(d) for d in function.decorator_list):
                 return None
@@ -476,10 +476,11 @@ def _is_static(function: Function) -> bool:
     return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list)
 
 
-def _generator(function: ast.AST) -> bool:
+def _generator(function: Function, module: Module) -> bool:
     cached = function.__dict__.get("_yields")
     if cached is None:
-        cached = any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in ast.walk(function))
+        text = module.source.lines(function)
+        cached = ("yield" in text or "await" in text) and any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in ast.walk(function))
         function.__dict__["_yields"] = cached
     return cached
 

@@ -130,6 +130,7 @@ class Module:
         self.path = Path(source.path)
         self.project = project or Project()
         self.target_torch = target_torch
+        self._imported: dict[str, Class | tuple[Module, Function] | tuple[Module, ast.expr] | None] = {}
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -260,6 +261,11 @@ class Module:
 
     def imported(self, name: str, depth: int = 0) -> Class | tuple[Module, Function] | tuple[Module, ast.expr] | None:
         """The project's definition that an imported name stands for."""
+        if name not in self._imported:
+            self._imported[name] = self._find_imported(name, depth)
+        return self._imported[name]
+
+    def _find_imported(self, name: str, depth: int) -> Class | tuple[Module, Function] | tuple[Module, ast.expr] | None:
         sources = [self.imports[name]] if name in self.imports else self.star_imports
         for source in sources:
             wanted = source.name or name

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
 _HOOK = re.compile(rb"(\w+)\s*\.register_forward(?:_pre)?_hook\b")
+_CLASS = re.compile(rb"^class[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 _MOST_FILES = 3000
 _LARGEST = 2_000_000  # bytes; larger files are data in disguise
 
@@ -27,6 +28,9 @@ class Project:
         self._modules: dict[Path, Module | None] = {}
         self._exists: dict[Path, Path | None] = {}
         self._sources: dict[Path, dict[Path, bytes]] = {}
+        self._hooking: dict[int, dict[Path, bytes]] = {}
+        self._plain: dict[Path, frozenset[str]] = {}
+        self._resolved: dict[tuple[Path, str, int], Path | None] = {}
 
     @staticmethod
     def find_root(path: Path) -> Path:
@@ -68,6 +72,12 @@ class Project:
 
     def resolve(self, importer: Path, dotted: str, level: int = 0) -> Path | None:
         """The file of module `dotted` as imported by `importer` (`level` leading dots), inside the project."""
+        key = (importer.parent, dotted, level)
+        if key not in self._resolved:
+            self._resolved[key] = self._resolve(importer, dotted, level)
+        return self._resolved[key]
+
+    def _resolve(self, importer: Path, dotted: str, level: int) -> Path | None:
         parts = [p for p in dotted.split(".") if p]
         if level:
             base = importer.parent
@@ -102,15 +112,31 @@ class Project:
             self._sources[folder] = found
         return self._sources[folder]
 
+    def classes_without(self, path: Path, pattern: re.Pattern[bytes]) -> frozenset[str]:
+        """Names of the module-level classes of a file that the pattern does not occur in, as seen without parsing it; none of another file."""
+        if path not in self._plain:
+            try:
+                data = path.read_bytes()
+            except OSError:
+                data = b""
+            self._plain[path] = frozenset() if pattern.search(data) else frozenset(map(bytes.decode, _CLASS.findall(data)))
+        return self._plain[path]
+
     def hooked(self, path: Path, cls: str) -> frozenset[str]:
         """Names of the attributes of class `cls` of file `path` that a file of the package registers forward hooks on.
 
         A file counts if it is the class's own, or imports the class from there.
         """
+        sources = self.package_sources(path)
+        if id(sources) not in self._hooking:
+            self._hooking[id(sources)] = {file: data for file, data in sources.items() if b".register_forward" in data}
+        hooking = self._hooking[id(sources)]
+        if not hooking:
+            return frozenset()
         imported = re.compile(rb"from\s+[\w.]*\b" + path.stem.encode() + rb"\s+import\s+(?:\([^)]*|[^\n]*)\b" + cls.encode() + rb"\b")
         names: set[str] = set()
-        for file, data in self.package_sources(path).items():
-            if b".register_forward" in data and (file == path or imported.search(data)):
+        for file, data in hooking.items():
+            if file == path or imported.search(data):
                 names |= {m.decode() for m in _HOOK.findall(data)}
         return frozenset(names)
 

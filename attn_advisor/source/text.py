@@ -41,6 +41,11 @@ class SourceText:
         end = starts[row] if row < len(starts) else len(self.text)
         return self.text[starts[row - 1] : end]
 
+    def lines(self, node: ast.AST) -> str:
+        """The rows that an `ast` node stands on."""
+        starts, last = self.line_starts, node.end_lineno  # type: ignore[attr-defined]
+        return self.text[starts[node.lineno - 1] : starts[last] if last < len(starts) else len(self.text)]  # type: ignore[attr-defined]
+
     def offset(self, row: int, byte_column: int) -> int:
         """Offset of an `ast` position: row from 1, column in UTF-8 bytes from 0."""
         start = self.line_starts[row - 1]

@@ -270,7 +270,8 @@ def _added(site: Site, link: Link, out: Folded) -> None:
         return
     if link.kind == "sub" and link.reversed:
         _factor(Factor(constant(-1), False, link.conditions, "number", line), out)
-        out.items.append(Item("add", term, link.conditions, link.labels, line, "add"))
+        if not (isinstance(term.const, (int, float)) and site.key_axis):
+            out.items.append(Item("add", term, link.conditions, link.labels, line, "add"))
         return
     if isinstance(term.const, (int, float)):
         if site.key_axis:  # one number added to every score changes nothing
@@ -380,6 +381,8 @@ def _weighs(site: Site, link: Link, out: Folded, shapes: Shapes) -> bool:
     factor, shape = link.rest[0], shapes.shape(link.rest[0])
     if link.labels[-2:] != (site.query_axis, site.key_axis):
         return False
+    if any(k.kind in ("dropout", "unknown") for k in site.behind[site.behind.index(link) :]):
+        return False  # what is dropped would be scaled before, not after
     number = scalar_kind(factor) == "number" or shape is not None and len(shape) == 0
     if not number and (shape is None or len(shape) < 2 or shape[-2] != Dim(1)):
         return False

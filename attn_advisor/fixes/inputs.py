@@ -268,6 +268,8 @@ def _mask(
         keep = torch.ones(shape, dtype=torch.bool).tril()
     elif shape:  # every row keeps its first cell, so that several masks and a causal one together empty no row
         keep[..., 0] = True
+        if len(shape) > 1:  # and every column its first, for scores laid out (keys, queries)
+            keep[..., 0, :] = True
         if spec.sense == "any" and last > 1:  # where either sense is possible, one cell of the other kind
             keep[..., 1] = False
     additive = form in ("additive", "finite")

@@ -52,6 +52,13 @@ def prescriptions(result: Result, min_speedup: float) -> list[dict[str, Any]]:
     return sorted(found, key=lambda p: -p["gain_ms"])
 
 
+def price(result: Result, hour: float | None) -> None:
+    """Add to each prescription what its gain is worth: device hours saved per million calls, and their price at `hour` an hour."""
+    for found in result["prescriptions"] if hour is not None else ():
+        hours = found["gain_ms"] / 1000 / 3600 * 1e6
+        found |= {"hours_per_million_calls": hours, "price_per_million_calls": hours * hour}
+
+
 def row(result: Result, name: str) -> dict[str, Any] | None:
     """A measured candidate or what-if by name, if it ran and agreed (what-ifs of lower precision need not agree)."""
     rows = {c["name"]: c for c in result["candidates"]} | result.get("what_ifs", {})

@@ -71,6 +71,18 @@ NO_TORCH = "torch is not installed here; measuring needs it: pip install 'attn-a
     "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the JSON to a file too."
 )
 @click.option(
+    "--evidence",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Show what an earlier run saved; nothing is run.",
+)
+@click.option(
+    "--gpu-hour-price",
+    type=click.FloatRange(min=0.0),
+    metavar="P",
+    help="What an hour of the device costs: also says what the time saved is worth, per million calls.",
+)
+@click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the report as HTML."
 )
 @FORMAT
@@ -87,6 +99,8 @@ def run_profile(options: dict[str, Any]) -> int:
     from attn_advisor.lab import targets
     from attn_advisor.settings import Resolver, SettingsError
 
+    if options["evidence"]:
+        return show_evidence(options)
     candidates = chosen_candidates(options["candidates"], options["compiled"])
     for shape in options["shapes"]:
         try:
@@ -125,6 +139,41 @@ def run_profile(options: dict[str, Any]) -> int:
     return 0 if any(r["candidates"] for r in results) else 2
 
 
+def show_evidence(options: dict[str, Any]) -> int:
+    """`profile --evidence FILE`: the results of an earlier run, shown like those of this one; the exit status is that run's. Needs no torch."""
+    from attn_advisor.lab import advice, console
+
+    if options["targets"] or options["fix"] or options["save"]:
+        raise click.UsageError("--evidence shows a saved run; it takes no TARGETS, --fix or --save")
+    try:
+        results = json.loads(options["evidence"].read_text(encoding="utf-8"))
+        for result in results:
+            advice.price(result, options["gpu_hour_price"])
+        out, _ = report(options)
+        for result in results:
+            console.show(out, result)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise click.BadParameter(
+            f"{options['evidence']} holds no saved profile ({reason})", param_hint="--evidence"
+        ) from error
+    if options["output_format"] == "json":
+        click.echo(json.dumps(results, indent=2))
+    if options["html"]:
+        out.save_html(str(options["html"]))
+    return 0 if any(r["candidates"] for r in results) else 2
+
+
+def report(options: dict[str, Any]) -> tuple[Any, bool]:
+    """The console that results are shown on, recording them if a page is wanted, and whether it is standard output."""
+    from rich.console import Console
+
+    full = options["output_format"] == "full"
+    page = options["html"] is not None
+    shown = sys.stdout if full else io.StringIO()
+    return Console(file=shown, record=page, quiet=not (full or page), width=None if shown.isatty() else 120), full
+
+
 def chosen_candidates(given: str | None, compiled: bool) -> list[str]:
     """Candidate names in their usual order. Raises click.BadParameter for unknown ones."""
     if given:
@@ -152,14 +201,9 @@ def installed_flash_attn() -> list[str]:
 
 def measure_all(found: list[Any], options: dict[str, Any]) -> list[dict[str, Any]]:
     """Measure each target in its own worker, show each result as it comes, and apply fixes."""
-    from rich.console import Console
-
     from attn_advisor.lab import advice, console, session
 
-    full = options["output_format"] == "full"
-    page = options["html"] is not None
-    shown = sys.stdout if full else io.StringIO()
-    out = Console(file=shown, record=page, quiet=not (full or page), width=None if shown.isatty() else 120)
+    out, full = report(options)
     results: list[dict[str, Any]] = []
     applicable: list[tuple[Any, list[dict[str, Any]]]] = []
     with _progress(len(found)) as listen:
@@ -170,6 +214,7 @@ def measure_all(found: list[Any], options: dict[str, Any]) -> list[dict[str, Any
                     "prescriptions",
                     advice.prescriptions(result, options["min_speedup"]) if result["candidates"] else [],
                 )
+                advice.price(result, options["gpu_hour_price"])
                 console.show(out, result)
             results += mine
             applicable.append((target, mine))

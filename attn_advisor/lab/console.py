@@ -135,6 +135,9 @@ def _breakdown(console: Console, result: dict[str, Any]) -> Table:
 
 def _prescription(advice: dict[str, Any]) -> Text:
     gain = f"  saves {milliseconds(advice['gain_ms'])} ms, x{advice['speedup']:.2f}" if advice["gain_ms"] else ""
+    if gain and "price_per_million_calls" in advice:
+        hours, price = advice["hours_per_million_calls"], advice["price_per_million_calls"]
+        gain += f"; per million calls {hours:.3g} device hours, worth {price:.2f}"
     return Text.assemble(
         "  ", (advice["code"], "bold yellow"), f" {advice['message']}. {advice['prescription']}", (gain, "green")
     )

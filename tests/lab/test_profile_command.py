@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from attn_advisor.cli import cli
-from attn_advisor.lab import commands
+from attn_advisor.lab import advice, commands
 from tests.lab.jobs import FIXTURES, SMALL
+from tests.lab.test_advice import candidate
+from tests.lab.test_advice import result as measured
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 KEYS = {
@@ -99,6 +101,56 @@ def test_files_are_written(tmp_path):
     assert "as written" in page.read_text()
 
 
+def saved_run() -> list[dict]:
+    """Results as `--save` writes them, of code that takes 10 ms and its rewrite that takes 1 ms."""
+    rows = [candidate("as_written", 10.0), candidate("sdpa", 1.0, backend="flash")]
+    rows[0]["speedup"], rows[1]["speedup"] = 1.0, 10.0
+    found = measured(
+        *rows, target="a.py:10", file="a.py", line=10, function="A.forward", mode="forward", device="cpu", notes=[]
+    )
+    found["prescriptions"] = advice.prescriptions(found, 1.1)
+    return [found]
+
+
+def test_a_saved_run_is_shown_again(tmp_path, monkeypatch):
+    """Also where there is no torch."""
+    hide_torch(monkeypatch)
+    path = tmp_path / "saved.json"
+    path.write_text(json.dumps(saved_run()))
+    shown = CliRunner().invoke(cli, ["profile", "--evidence", str(path)])
+    assert shown.exit_code == 0, shown.output
+    for text in ("a.py:10", "A.forward", "as written", "x10.00", "ATN901", "verdict: SDPA (flash) takes 1 ms"):
+        assert text in shown.output
+    again = CliRunner().invoke(cli, ["profile", "--evidence", str(path), "--output-format", "json"])
+    assert json.loads(again.stdout) == saved_run()
+    for wrong in ("{}}", "[1]", '{"a": 1}', '[{"file": 1}]'):
+        path.write_text(wrong)
+        result = CliRunner().invoke(cli, ["profile", "--evidence", str(path)])
+        assert result.exit_code == 2 and "holds no saved profile" in result.output, result.output
+    assert CliRunner().invoke(cli, ["profile", "--evidence", str(path), "a.py"]).exit_code == 2
+
+
+def test_the_price_of_the_time_saved(tmp_path):
+    """9 ms a call are 2.5 hours in a million calls."""
+    path = tmp_path / "saved.json"
+    path.write_text(json.dumps(saved_run()))
+    arguments = ["profile", "--evidence", str(path), "--gpu-hour-price", "4"]
+    found = json.loads(CliRunner().invoke(cli, [*arguments, "--output-format", "json"]).stdout)
+    (advised,) = found[0]["prescriptions"]
+    assert advised["hours_per_million_calls"] == pytest.approx(2.5)
+    assert advised["price_per_million_calls"] == pytest.approx(10)
+    shown = " ".join(CliRunner().invoke(cli, arguments).output.split())
+    assert "per million calls 2.5 device hours, worth 10.00" in shown
+
+
+@needs_torch
+def test_what_is_saved_can_be_shown(tmp_path):
+    saved = tmp_path / "out.json"
+    result = run(str(FIXTURES / "tutorial.py"), "--shape", SMALL, "--save", str(saved))
+    shown = CliRunner().invoke(cli, ["profile", "--evidence", str(saved)])
+    assert shown.exit_code == 0 and shown.output == result.output
+
+
 def test_nothing_measured_is_status_2(tmp_path):
     clean = tmp_path / "clean.py"
     clean.write_text("x = 1\n")
@@ -113,11 +165,15 @@ def test_nothing_measured_is_status_2(tmp_path):
         assert result.exit_code == 2 and message in result.output, result.output
 
 
-def test_without_torch(monkeypatch):
+def hide_torch(monkeypatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(
         commands.importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else real(name, *rest)
     )
+
+
+def test_without_torch(monkeypatch):
+    hide_torch(monkeypatch)
     result = run(str(FIXTURES / "tutorial.py"))
     assert result.exit_code == 2 and "torch is not installed" in result.output
     doctor = CliRunner().invoke(cli, ["doctor", "--output-format", "json"])

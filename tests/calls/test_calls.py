@@ -80,3 +80,12 @@ def test_gradients_of_gradients_make_it_unsafe() -> None:
     (found,) = findings(text, str(FOLDER / "penalty.py"))
     assert found.fix is not None and found.fix.applicability == "unsafe"
     assert "line 11" in found.blockers[0]
+
+
+def test_patterns_that_are_not_written_out() -> None:
+    text = (
+        "import torch\nimport torch.nn.functional as F\nfrom einops import rearrange\n\n\ndef attend(q, k, v, pattern, equation):\n"
+        "    q, k = rearrange(q, pattern), rearrange(tensor=k, pattern=pattern)\n"
+        "    return F.scaled_dot_product_attention(q, k, v, attn_mask=torch.einsum(equation, q, k))\n"
+    )
+    assert findings(text, str(FOLDER / "patterns.py")) == []

@@ -144,6 +144,7 @@ class Arguments:
             query = Text(f"-{query.at(UNARY)}", UNARY)
         self.texts[0] = query
         self.call.query = query.text
+        numbers = without_pairs(numbers)
         if not numbers:
             self.call.scale = "1.0"
             return
@@ -168,9 +169,10 @@ class Arguments:
 
     def _try(self, value: Value) -> str:
         try:
-            return f"`{self.writer.write(value).text}`"
+            text = self.writer.write(value).text
         except Inexpressible:
             return "a factor"
+        return f"`{text}`" if len(text) <= 100 else "a factor"
 
     def _is_default(self, factor: Factor) -> bool:
         """Whether the factor is D**-0.5 of the very axis that the product contracts."""
@@ -418,7 +420,7 @@ class Arguments:
 
     def _term(self, item: Item) -> Text:
         value = item.value
-        for factor in item.factors:
+        for factor in without_pairs(item.factors):
             value = synthetic("div" if factor.divide else "mul", value, factor.value)
             if factor.conditions != item.conditions and factor.conditions:
                 self.problem("no fix", item.line, "the mask is scaled under a condition")
@@ -582,6 +584,18 @@ def masks_sum_level() -> int:
     from attn_advisor.attention.express import SUM
 
     return SUM
+
+
+def without_pairs(factors: list[Factor]) -> list[Factor]:
+    """Without numbers that are divided out again (`x / 32 * 32`)."""
+    left: list[Factor] = []
+    for factor in factors:
+        pair = next((f for f in left if f.divide != factor.divide and f.conditions == factor.conditions and f.value.const == factor.value.const), None)
+        if pair is not None and isinstance(factor.value.const, (int, float)) and factor.value.const:
+            left.remove(pair)
+        else:
+            left.append(factor)
+    return left
 
 
 def product_of(factors: list[Factor]) -> Value:

@@ -142,7 +142,7 @@ class Guard:
             return None
         removal = Removal(self.graph, self.frame, Liveness(self.graph, self.frame).live(), live, stmt)
         branches = Branches(
-            self.frame, region, removal, facts, stmt, node, call, [a for a in self.about if id(a.value) in live]
+            self.frame, region, removal, facts, stmt, node, call, self.about
         )
         user = self._used_later(region, facts, live) or branches.dangling()
         if user is not None:

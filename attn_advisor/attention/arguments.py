@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from attn_advisor.attention import layout, masks
 from attn_advisor.attention.axes import Labels
 from attn_advisor.attention.conditions import all_follow
-from attn_advisor.attention.express import ATOM, BITAND, COMPARE, COND, OR, PRODUCT, UNARY, Inexpressible, Text, Writer
+from attn_advisor.attention.express import ATOM, BITAND, BITOR, COMPARE, COND, OR, PRODUCT, UNARY, Inexpressible, Text, Writer
 from attn_advisor.attention.fold import Factor, Folded, Item, Problem, none_test
 from attn_advisor.attention.layout import Target
 from attn_advisor.attention.masks import Triangle
@@ -251,7 +251,7 @@ class Arguments:
                 text = Text(f"{text.at(OR)} if {self.writer.write(training).at(OR)} else 0.0", COND)
         else:  # a function that is only called dropout
             name = self.writer.write(value.args[0]).at(ATOM)
-            text = Text(f"{name}.p if {name}.training else 0.0", COND)
+            text = Text(f'getattr({name}, "p", 0.0) if {name}.training else 0.0', COND)
         if drop.conditions:
             text = Text(f"({text.text}) if {self._condition(drop.conditions)} else 0.0", COND)
         self.call.dropout = text.text
@@ -259,9 +259,27 @@ class Arguments:
     def _condition(self, conditions: tuple[Condition, ...]) -> str:
         parts = []
         for test, way in conditions:
-            text = self.writer.write(test if way else _not(test))
+            tested = none_test((test, True)) or none_test((test, False))
+            if tested is not None:
+                given = none_test((test, way)) is not None
+                text = Text(f"{self._tested(test, tested).at(BITOR)} is {'not ' if given else ''}None", COMPARE)
+            else:
+                text = self.writer.write(test if way else _not(test))
             parts.append(text.at(OR) if len(conditions) == 1 else text.at(COMPARE))
         return " and ".join(parts)
+
+    def _tested(self, test: Value, tested: Value) -> Text:
+        """The value a `... is not None` test looks at, or a variable that is None exactly when it is: `if mask is not None: mask = mask[:, None]`."""
+        try:
+            return self.writer.write(tested)
+        except Inexpressible:
+            for name, held in self.writer.env.items():
+                if held.op == "phi" and "." not in name and (held.args[0] is test or held.args[0].key == test.key):
+                    made, other = (held.args[1], held.args[2]) if none_test((test, True)) is not None else (held.args[2], held.args[1])
+                    if other is tested and made.op not in ("const", "undefined", "phi", "call", "opaque", "attribute", "param"):
+                        self.writer.used.append(held)
+                        return Text(name)
+            raise
 
     # -- masks ----------------------------------------------------------------------------------------------------------------------------
     def _masks(self) -> None:
@@ -325,6 +343,14 @@ class Arguments:
                 self.problem("unsafe", item.line, "the fill is scaled afterwards")
             if any(f.scalar not in ("number", "tensor") for f in item.factors):
                 self.problem("unsafe", item.line, "the fill is multiplied by a factor that may be negative")
+            if item.fill.number is not None and item.factors and all(isinstance(f.value.const, (int, float)) and f.value.const for f in item.factors):
+                number = item.fill.number
+                for factor in item.factors:
+                    number = number / factor.value.const if factor.divide else number * factor.value.const
+                if number > masks.STRONG:
+                    self.problem("no fix", item.line, f"scaling makes the fill {number:g}, which does not mask")
+            elif any(_negative(f.value) for f in item.factors):
+                self.problem("no fix", item.line, "the fill is multiplied by a negative factor")
         if not self._may_be_empty(fills):
             return
         order = self.folded.items
@@ -383,7 +409,7 @@ class Arguments:
             return None
         text = self._condition(item.conditions)
         test = item.conditions[0][0]
-        return text if len(item.conditions) == 1 and (test.op in ("compare", "not") or _bool_attribute(test)) else f"bool({text})"
+        return text if len(item.conditions) == 1 and _bool_attribute(test) else f"bool({text})"
 
     def _assume_buffer(self, value: Value) -> None:
         stack, seen = [value], 0
@@ -495,7 +521,7 @@ class Arguments:
         if len(conditions) == 1:
             tested = none_test(conditions[0])
             if tested is not None:
-                name = self.writer.write(tested)
+                name = self._tested(conditions[0][0], tested)
                 if text.text == name.text and otherwise is None:
                     return text
                 return Text(f"{other} if {name.at(COMPARE)} is None else {text.at(COND)}", COND)
@@ -539,8 +565,11 @@ class Arguments:
         conditions = fills[0].conditions
         if conditions and adds:
             raise Inexpressible("a bias and an optional mask with a finite fill")
-        keep, some = self._fresh("keep"), self._fresh("some")
-        lines = [f"{keep} = {self._laid(self._keep_all(fills)).text}", f"{some} = {keep}.any(dim=-1, keepdim=True){EVENLY}"]
+        kept = self._laid(self._keep_all(fills))
+        keep = kept.text if kept.text.isidentifier() else self._fresh("keep")
+        some = self._fresh("some")
+        lines = [] if keep == kept.text else [f"{keep} = {kept.text}"]
+        lines.append(f"{some} = {keep}.any(dim=-1, keepdim=True){EVENLY}")
         hard = [i for i in fills if i.fill.strength == "inf"]
         mask = f"{keep} | ~{some}"
         if hard:  # what -inf hides stays hidden
@@ -608,6 +637,14 @@ def product_of(factors: list[Factor]) -> Value:
     for factor in below:
         value = synthetic("div", value, factor)
     return value
+
+
+def _negative(value: Value) -> bool:
+    """Whether a factor is written as a negative number."""
+    if isinstance(value.const, (int, float)):
+        return value.const < 0
+    made = definition(value) if value.op == "attribute" else None
+    return value.op == "neg" or made is not None and _negative(made)
 
 
 def _not(test: Value) -> Value:

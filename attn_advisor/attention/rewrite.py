@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -246,11 +247,55 @@ def _place(site: Site, frame: Frame) -> tuple[ast.stmt, ast.expr] | Problem:
     if at_product is None:
         return Problem("no fix", output.line, "the product of query and key stands in another function")
     here, there = frame.contexts_at[output.stmt], frame.contexts_at[at_product]
-    if here != there:
+    if here != there or any(_contexts(v) != _contexts(output) for v in site.chain_values):
         return Problem("no fix", output.line, "the attention runs across a `with` block or a loop")
+    replaced = next((f for v in _everything(site) for f in _path(v, frame) if f.overridden), None)
+    if replaced is not None:
+        return Problem("no fix", output.line, f"a subclass has a `{replaced.function.name}` of its own")  # type: ignore[attr-defined]
+    reader = next((n for n in ast.walk(frame.function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in ("locals", "vars", "eval", "exec") and n.func.id not in frame.module.functions), None)
+    if reader is not None:
+        return Problem("no fix", reader.lineno, f"`{ast.unparse(reader)}` may read any name")
     if site.others:
         return Problem("no fix", site.others[0].line, "the probabilities go into a second product")
     return output.stmt, output.node
+
+
+_HARMLESS = ("autocast", "record_function", "profile", "range", "annotate", "timer")
+
+
+def _contexts(value: Value) -> list[ast.AST]:
+    """The `with` blocks around the value's computation that may change what it means, those around the calls included."""
+    if value.frame is None or value.stmt is None:
+        return []
+    around = value.frame.contexts_at.get(value.stmt, (value.frame.contexts, ()))[0]
+    return [w for w in around if not all(_called(i.context_expr) in _HARMLESS for i in w.items)]
+
+
+def _called(node: ast.expr) -> str:
+    function = node.func if isinstance(node, ast.Call) else node
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _path(value: Value, frame: Frame) -> list[Frame]:
+    """The inlined executions that the value was computed in, down to `frame`."""
+    path = []
+    for at in value.frame.ancestors() if value.frame is not None else ():
+        if at is frame:
+            return path
+        path.append(at)
+    return []
+
+
+def _everything(site: Site) -> list[Value]:
+    """The attention's own values and all that goes into its masks and factors."""
+    stack, found = [*site.chain_values, *(r for k in (*site.before, *site.behind) for r in k.rest)], {}
+    stop = {id(site.query.value), id(site.key.value), id(site.val.value)}
+    while stack:
+        value = stack.pop()
+        if id(value) not in found and id(value) not in stop:
+            found[id(value)] = value
+            stack.extend(value.args)
+    return list(found.values())
 
 
 def _root_statement(value: Value, frame: Frame) -> ast.stmt | None:
@@ -377,7 +422,7 @@ class Editor:
                 first = edits[-len(gone)]
                 indent = self._indent(block[0])
                 edits[-len(gone)] = Edit(first.start, first.end, f"{indent}pass{self.newline}")
-        return edits, comments
+        return self._tidied(edits), comments
 
     def _owner_removed(self, block: list[ast.stmt]) -> bool:
         return any(_inside(block[0], other) for other in self.removal.removed if other is not block[0])
@@ -399,10 +444,26 @@ class Editor:
                 return Edit(own_start, own_end, "")
             return Edit(own_start, own_end, "pass")
         comments += comments_in(source.text[start:end])
-        before = source.text[:start].rstrip(" \t")
-        if (before.endswith(self.newline * 2) or before.rstrip().endswith(":")) and source.text[end : end + len(self.newline)] == self.newline and end + len(self.newline) <= self._stmt_start():
-            end += len(self.newline)
         return Edit(start, end, "")
+
+    def _tidied(self, edits: list[Edit]) -> list[Edit]:
+        """Removed lines with only blank ones between them go as one, and leave no more blank lines than stood above them."""
+        text = self.source.text
+        lines = sorted(e for e in edits if not e.content and text[e.end - 1 : e.end] == "\n" and (e.start == 0 or text[e.start - 1] == "\n"))
+        groups: list[tuple[int, int]] = []
+        for edit in lines:
+            if groups and not text[groups[-1][1] : edit.start].strip():
+                groups[-1] = groups[-1][0], edit.end
+            else:
+                groups.append((edit.start, edit.end))
+        tidied = []
+        for start, end in groups:
+            above = text[:start].rstrip(" \t")
+            blank = re.compile(r"(?:[ \t]*\r?\n)+").match(text, end)
+            if blank and blank.end() <= self._stmt_start() and (above.endswith(("\n\n", "\n\r\n")) or above.rstrip().endswith(":")):
+                end = blank.end()
+            tidied.append(Edit(start, end, ""))
+        return [*(e for e in edits if e not in lines), *tidied]
 
     def _stmt_start(self) -> int:
         return self.source.line_starts[self.stmt.lineno - 1]

@@ -52,8 +52,8 @@ class Arguments:
         self.target = Target(())
         self.query_factors: list[Factor] = []
 
-    def problem(self, kind: str, line: int, text: str) -> None:
-        self.folded.problems.append(Problem(kind, line, text))
+    def problem(self, kind: str, line: int, text: str, way: str = "") -> None:
+        self.folded.problems.append(Problem(kind, line, text, way))
 
     def build(self) -> Call:
         """Raises Inexpressible where something cannot be written here."""
@@ -389,7 +389,10 @@ class Arguments:
 
     def _causal(self, items: list[Item]) -> str | None:
         """is_causal's value, if the only mask is the causal one of equal lengths."""
-        if len(items) != 1 or any(f.scalar not in ("number", "tensor") for f in items[0].factors):
+        shapes = {self._triangle(i) for i in items}
+        if len(items) > 1 and (len(shapes) > 1 or any(i.conditions or i.kind != "fill" for i in items)):
+            return None  # the same triangle may be put on twice
+        if any(f.scalar not in ("number", "tensor") for i in items for f in i.factors):
             return None
         item, site = items[0], self.site
         found = self._triangle(item)
@@ -400,7 +403,7 @@ class Arguments:
             return None
         if found.row_start not in ("0", "end:" + repr(rows)):
             return None
-        if item.kind == "fill" and item.fill.strength not in ("inf", "finite"):
+        if any(i.kind == "fill" and i.fill.strength not in ("inf", "finite") for i in items):
             return None
         self._assume_buffer(item.value)
         if not item.conditions:
@@ -597,7 +600,7 @@ class Arguments:
         zeroed, fills = self.folded.zeroed, [i for i in items if i.kind == "fill"]
         if len(zeroed) != 1 or len(fills) != 1 or len(items) != 1 or zeroed[0].conditions != fills[0].conditions:
             again = zeroed[0].keep is not None and any(zeroed[0].keep.same(f.keep) for f in fills)
-            self.problem("no fix" if again else "refuse", zeroed[0].line, "masks the probabilities after the softmax")
+            self.problem("no fix" if again else "refuse", zeroed[0].line, "masks the probabilities after the softmax", "late-mask")
             raise Inexpressible("a mask after the softmax")
         same = zeroed[0].kind == "nan" and fills[0].fill.strength == "inf" or zeroed[0].keep is not None and zeroed[0].keep.same(fills[0].keep)
         if not same or fills[0].conditions:

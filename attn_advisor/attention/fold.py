@@ -18,12 +18,15 @@ from attn_advisor.dataflow.values import Condition, Value
 
 @dataclass
 class Problem:
-    """Something in the way. kind: "refuse" (SDPA cannot express it), "no fix" (not understood well enough to write), "unsafe" (written, not proved), "guard"."""
+    """Something in the way. kind: "refuse" (SDPA cannot express it), "no fix" (not understood well enough to write), "unsafe" (written, not proved), "guard".
+
+    way: of a refusal, the key of the way out among those of rule ATN103's page.
+    """
 
     kind: str
     line: int
     text: str
-    way_out: str = ""
+    way: str = ""
 
 
 @dataclass
@@ -74,7 +77,16 @@ class Folded:
 
 
 _SKIP = frozenset("loop identity transpose permute reshape rearrange unsqueeze squeeze flatten unflatten expand".split())
-_CAPS = {"tanh": "caps the scores with tanh", "clamp": "clamps the scores", "sigmoid": "takes a sigmoid of the scores", "relu": "takes a relu of the scores"}
+_POINTWISE = {  # functions of one score: what they do, way out
+    "tanh": ("caps the scores with tanh", "capped-scores"),
+    "clamp": ("clamps the scores", "clamped-scores"),
+    "sigmoid": ("takes a sigmoid of the scores", "pointwise-function"),
+    "relu": ("takes a relu of the scores", "pointwise-function"),
+    "abs": ("takes the absolute value of the scores", "pointwise-function"),
+    "exp": ("takes the exponential of the scores", "pointwise-function"),
+    "log": ("takes the logarithm of the scores", "pointwise-function"),
+}
+_MIXING = ("torch.nn.Linear", "torch.nn.Conv1d", "torch.nn.Conv2d")
 
 
 def fold(site: Site, shapes: Shapes) -> Folded:
@@ -96,11 +108,11 @@ def fold(site: Site, shapes: Shapes) -> Folded:
     if own is not None:
         out.problems.append(Problem("no fix", own.line, "a torch.autograd.Function has a gradient of its own"))
     if site.softmax.op == "gumbel_softmax":
-        out.problems.append(Problem("refuse", site.softmax.line, "draws the weights at random (gumbel_softmax)"))
+        out.problems.append(Problem("refuse", site.softmax.line, "draws the weights at random (gumbel_softmax)", "random-weights"))
     chain = {id(v) for v in site.chain_values} | {id(k.operand) for k in (*site.before, *site.behind)}
     for item in out.items:
         if _made_from(item.value, chain):
-            out.problems.append(Problem("refuse", item.line, "makes its mask from the scores themselves"))
+            out.problems.append(Problem("refuse", item.line, "makes its mask from the scores themselves", "mask-from-scores"))
     return out
 
 
@@ -155,22 +167,21 @@ def _score_link(site: Site, link: Link, later: list[Link], out: Folded, skip: se
     elif kind in ("masked_fill", "where", "setitem"):
         _masked(link, out, shapes)
     elif kind == "softmax":
-        out.problems.append(Problem("refuse", line, "takes a second softmax of the scores"))
-    elif kind in _CAPS and not _floor(link):
-        way = "flex_attention can: score_mod=lambda s, b, h, i, j: cap * torch.tanh(s / cap)" if kind == "tanh" else ""
-        out.problems.append(Problem("refuse", line, f"{_CAPS[kind]}, which SDPA cannot express", way))
+        out.problems.append(Problem("refuse", line, "takes a second softmax of the scores", "second-softmax"))
+    elif kind in _POINTWISE and not _floor(link):
+        out.problems.append(Problem("refuse", line, *_POINTWISE[kind]))
     elif kind == "dropout":
-        out.problems.append(Problem("refuse", line, "drops scores before the softmax"))
+        out.problems.append(Problem("refuse", line, "drops scores before the softmax", "dropped-scores"))
     elif kind == "unknown":
         _unknown(link, out)
     elif kind in ("clamp", "maximum", "max") and _floor(link):
         out.floored = True  # -inf becomes a finite number: rows without any key attend evenly
     elif kind in ("topk", "sort"):
-        out.problems.append(Problem("refuse", line, "keeps only some of the scores"))
+        out.problems.append(Problem("refuse", line, "keeps only some of the scores", "top-k"))
     elif kind == "cat":
-        out.problems.append(Problem("refuse", line, "joins other scores to them", "a zero key and value column in front gives softmax-off-by-one and sinks"))
+        out.problems.append(Problem("refuse", line, "joins other columns to the scores", "joined-columns"))
     else:
-        out.problems.append(Problem("refuse", line, f"changes the scores by `{kind}`"))
+        out.problems.append(Problem("refuse", line, f"changes the scores by `{kind}`", "function-of-scores"))
 
 
 def _unknown(link: Link, out: Folded) -> None:
@@ -180,8 +191,18 @@ def _unknown(link: Link, out: Folded) -> None:
     name = str((target.attrs.get("name") or target.attrs.get("qualified") or "") if target is not None else "").lower()
     if value.op == "call" and any(word in name for word in ("pos", "bias", "mask", "alibi")):
         out.problems.append(Problem("no fix", value.line, f"`{name}` is applied to the scores, and what it does is not known"))
+    elif _mixes_heads(value):
+        out.problems.append(Problem("refuse", value.line, "mixes the scores of the heads", "talking-heads"))
     else:
-        out.problems.append(Problem("refuse", value.line, "hands the scores to another function before the softmax"))
+        out.problems.append(Problem("refuse", value.line, "hands the scores to another function before the softmax", "function-of-scores"))
+
+
+def _mixes_heads(value: Value) -> bool:
+    """Talking heads: a product with a weight or a linear layer takes the scores (or probabilities) of all heads."""
+    if value.op == "einsum":
+        return True
+    made = definition(value.args[0]) if value.op == "call" and value.args[0].op == "attribute" else None
+    return made is not None and made.op == "construct" and made.attrs["qualified"] in _MIXING
 
 
 def _floor(link: Link) -> bool:
@@ -196,7 +217,7 @@ def _floor(link: Link) -> bool:
 def _multiplied(site: Site, link: Link, later: list[Link], out: Folded, skip: set[int], shapes: Shapes) -> None:
     other, line = link.rest[0], link.value.line
     if link.kind == "div" and link.reversed:
-        out.problems.append(Problem("refuse", line, "divides by the scores"))
+        out.problems.append(Problem("refuse", line, "divides by the scores", "pointwise-function"))
         return
     if len(link.rest) > 1:
         out.problems.append(Problem("no fix", line, "a division that rounds"))
@@ -213,11 +234,11 @@ def _multiplied(site: Site, link: Link, later: list[Link], out: Folded, skip: se
                 _factor(Factor(other, link.kind == "div", link.conditions, "parameter", line), out)
                 return
         if shape is not None and len(shape) >= 2 and scalar == "unknown":
-            out.problems.append(Problem("refuse", line, "multiplies the scores by a tensor"))
+            out.problems.append(Problem("refuse", line, "multiplies the scores by a tensor", "weighted-scores"))
             return
         _factor(Factor(other, link.kind == "div", link.conditions, "unknown", line), out)
         return
-    out.problems.append(Problem("refuse", line, "multiplies the scores by a tensor"))
+    out.problems.append(Problem("refuse", line, "multiplies the scores by a tensor", "weighted-scores"))
 
 
 def _blend(site: Site, link: Link, later: list[Link], out: Folded, skip: set[int]) -> bool:
@@ -321,7 +342,7 @@ def _masked(link: Link, out: Folded, shapes: Shapes) -> None:
     if strength.strength in ("unknown", "weak"):
         if strength.strength == "weak":
             text = f"fills masked scores with {strength.number:g}, which does not mask them" if strength.number is not None else "fills masked scores weakly"
-            out.problems.append(Problem("refuse", line, text))
+            out.problems.append(Problem("refuse", line, text, "weak-fill"))
         else:
             out.problems.append(Problem("no fix", line, "fills masked scores with an unknown number"))
     out.items.append(Item("fill", mask, link.conditions, link.labels, line, link.kind, keep, strength))
@@ -349,7 +370,7 @@ def _probability_link(site: Site, link: Link, out: Folded, shapes: Shapes) -> No
             out.problems.append(Problem("no fix", line, "a second dropout"))
         out.dropout = Dropout(link.value, link.conditions, line)
     elif kind == "unknown" and _named_dropout(link.value) and _other_module(link.value):
-        out.problems.append(Problem("refuse", line, "drops the probabilities in a way of its own"))
+        out.problems.append(Problem("refuse", line, "drops the probabilities in a way of its own", "other-dropout"))
     elif kind == "unknown" and _named_dropout(link.value):
         out.problems.append(Problem("unsafe", line, "what is applied to the probabilities is called dropout but is not known to be nn.Dropout"))
         out.dropout = Dropout(link.value, link.conditions, line)
@@ -360,20 +381,26 @@ def _probability_link(site: Site, link: Link, out: Folded, shapes: Shapes) -> No
         mask = link.value.args[1] if kind == "masked_fill" else link.rest[0]
         fill = link.value.args[2] if kind == "masked_fill" and len(link.value.args) > 2 else link.rest[-1] if kind == "where" else None
         if fill is None or fill.const != 0:
-            out.problems.append(Problem("refuse", line, "changes the probabilities after the softmax"))
+            out.problems.append(Problem("refuse", line, "changes the probabilities after the softmax", "function-of-probabilities"))
             return
         keep = masks.negated(mask, True) if kind == "masked_fill" or link.reversed else masks.as_bool(mask)
         out.zeroed.append(Item("fill", mask, link.conditions, link.labels, line, kind, keep))
+    elif kind == "nan_to_num" and (link.value.get("nan") is not None and link.value.get("nan").const != 0):
+        out.problems.append(Problem("refuse", line, "replaces NaN weights by a number other than 0"))
     elif kind == "nan_to_num":
         out.zeroed.append(Item("nan", link.value, link.conditions, link.labels, line, kind))
     elif kind in ("mul", "div") and not link.reversed and not link.conditions and len(link.rest) == 1 and _weighs(site, link, out, shapes):
         pass
     elif kind in ("mul", "div"):
-        out.problems.append(Problem("refuse", line, "multiplies the probabilities by a tensor"))
+        out.problems.append(Problem("refuse", line, "multiplies the probabilities by a tensor", "weighted-probabilities"))
+    elif kind == "unknown" and _mixes_heads(link.value):
+        out.problems.append(Problem("refuse", line, "mixes the probabilities of the heads", "talking-heads"))
     elif kind == "unknown":
-        out.problems.append(Problem("refuse", line, "hands the probabilities to another function before the value product"))
+        out.problems.append(Problem("refuse", line, "hands the probabilities to another function before the value product", "function-of-probabilities"))
+    elif kind in ("add", "sub"):
+        out.problems.append(Problem("refuse", line, "adds to the probabilities", "added-weights"))
     else:
-        out.problems.append(Problem("refuse", line, f"changes the probabilities by `{kind}`"))
+        out.problems.append(Problem("refuse", line, f"changes the probabilities by `{kind}`", "function-of-probabilities"))
 
 
 def _weighs(site: Site, link: Link, out: Folded, shapes: Shapes) -> bool:

@@ -122,7 +122,7 @@ class Removal:
                 self._scan(getattr(stmt, block, []))
             return False
         if isinstance(stmt, ast.Assert):
-            return self._needs_removed(stmt)
+            return self._needs_removed(stmt.test)
         if isinstance(stmt, ast.Delete):
             return bool(stmt.targets) and all(isinstance(t, ast.Name) and self._gone(t) for t in stmt.targets)
         return False

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from attn_advisor.dataflow.values import Frame, Graph, Value
 
 if TYPE_CHECKING:
-    from attn_advisor.source.module import Class
+    from attn_advisor.source.module import Class, Module
 
 _REGISTER = ("register_buffer", "register_parameter", "add_module", "register_module")
 
@@ -121,14 +122,33 @@ def _method_frame(cls: Class, name: str) -> Frame:
     return frames[name]
 
 
+# `layer.attn.drop = x`, and `setattr(anything, "drop", x)`; `self.drop = x` is not meant
+_FOREIGN = re.compile(r"""(?<![\w.])(?!self\.\w+\s*=)[A-Za-z_][\w.\[\]]*\.(\w+)[ \t]*=(?!=)|\bsetattr\(\s*[\w.\[\]]+,\s*["'](\w+)["']""")
+
+
+# `self.attn.mask.fill_(1)`, `self.attn.mask[:n] = 1`: the content of another object's buffer
+_FOREIGN_CONTENT = re.compile(r"""(?<![\w.])self\.\w[\w.\[\]]*\.(\w+)(?:\.data)?(?:\[[^\]\n]*\][ \t]*=(?!=)|\.[a-z]\w*_\()""")
+
+
+def _stored_from_outside(module: Module) -> frozenset[str]:
+    """Names of attributes that code of the file sets on objects other than its own instance."""
+    found = module.__dict__.get("_foreign_stores")
+    if found is None:
+        pairs = _FOREIGN.findall(module.source.text)
+        found = module.__dict__["_foreign_stores"] = frozenset(a or b for a, b in pairs)
+    return found
+
+
 def stored_outside_init(cls: Class, name: str) -> bool:
-    """Whether a method other than the constructor, or a subclass in this file, sets attribute `name`."""
+    """Whether anything but the constructor sets attribute `name`: a method, a subclass, other code of the file."""
+    if name in _stored_from_outside(cls.module):
+        return True
     family = [*cls.mro, *(c for c in cls.module.classes.values() if c is not cls and c.is_subclass(cls))]
     for member in family:
         stores = _stores(member).get(name, set())
         if stores - {"__init__"}:
             return True
-        if member not in cls.mro and stores:
+        if member not in cls.mro and (stores or name in member.constants or name in member.methods):
             return True
     return False
 
@@ -172,7 +192,7 @@ def _patched(cls: Class) -> set[str]:
     """Attributes whose content a method other than the constructor changes: `self.mask[:n] = 1`, `self.mask.fill_(1)`, `self.mask.data = x`."""
     cached = cls.__dict__.get("_patched")
     if cached is None:
-        cached = set()
+        cached = set(_FOREIGN_CONTENT.findall(cls.module.source.text))
         family = [*cls.mro, *(c for c in cls.module.classes.values() if c is not cls and c.is_subclass(cls))]
         for member in family:
             for name, method in member.methods.items():

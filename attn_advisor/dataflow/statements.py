@@ -377,6 +377,7 @@ class Interpreter(Evaluator):
         inner.stmt = frame.stmt
         if owner_instance is not None:
             inner.self_value, inner.cls = owner_instance
+            inner.overridden = owner_instance[0].op == "self" and not isinstance(function, ast.Lambda) and owner_instance[1].overridden(function.name)
             if not isinstance(function, ast.Lambda):
                 inner.cls = next((c for c in owner_instance[1].mro if function in c.methods.values()), owner_instance[1])
                 inner.cls = owner_instance[1] if inner.cls is None else inner.cls

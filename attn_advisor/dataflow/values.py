@@ -176,6 +176,7 @@ class Frame:
         self.given: dict[str, Value] = {}  # arguments, by parameter name
         self.calls: dict[int, ast.expr] = {}  # id of a value -> the call in this body that an inlined function gave it for
         self.terminated = False
+        self.overridden = False  # a subclass runs another method in its place
         self.cls: Class | None = None
         graph.frames.append(self)
 

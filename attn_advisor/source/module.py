@@ -51,12 +51,17 @@ class Class:
     @cached_property
     def mro(self) -> list[Class]:
         """Itself and the known classes above it, nearest first."""
-        order, queue = [self], list(self.bases)
-        while queue:
-            base = queue.pop(0)
-            if isinstance(base, Class) and base not in order and len(order) < 20:
-                order.append(base)
-                queue.extend(base.bases)
+        order: list[Class] = []
+
+        def visit(cls: Class, above: tuple[Class, ...]) -> None:
+            if cls in order:
+                order.remove(cls)  # a common base comes behind all that derive from it
+            order.append(cls)
+            for base in cls.bases if len(above) < 20 else ():
+                if isinstance(base, Class) and base not in above:
+                    visit(base, (*above, base))
+
+        visit(self, (self,))
         return order
 
     @cached_property
@@ -83,6 +88,12 @@ class Class:
 
     def is_subclass(self, other: Class) -> bool:
         return other in self.mro
+
+    def overridden(self, name: str) -> bool:
+        """Whether a subclass in this file finds another method or constant by that name."""
+        below = (c for c in self.module.classes.values() if c is not self and c.is_subclass(self))
+        here = self.lookup(name) or self.constant(name) or (None,)
+        return any((c.lookup(name) or c.constant(name) or (None,))[0] is not here[0] for c in below)
 
 
 @dataclass(frozen=True)

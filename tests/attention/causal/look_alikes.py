@@ -451,3 +451,26 @@ def softmax_over_rows_of_keys(qkv):
     keep = torch.ones(T, T, dtype=torch.bool).tril()
     scores = (k @ q.mT).masked_fill(~keep, float("-inf"))
     return scores.softmax(-2).mT @ v
+
+
+# any, any
+# never: is_causal
+class BufferFilledByOwner(SelfAttention):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.tril(torch.ones(16, 16)))
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        n = q.size(-2)
+        return (q @ k.mT).masked_fill(self.mask[:n, :n] == 0, float("-inf")).softmax(-1) @ v
+
+
+class Owner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = BufferFilledByOwner()
+        self.attn.mask.fill_(1)
+
+    def forward(self, x):
+        return self.attn(x)

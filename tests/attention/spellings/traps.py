@@ -498,3 +498,95 @@ def column_of_ones_in_the_sum(q, k, v):
     top = scores.amax(-1, keepdim=True).clamp(min=0.0)
     weights = torch.exp(scores - top)
     return weights / (weights.sum(-1, keepdim=True) + torch.exp(-top)) @ v
+
+
+# exact, none
+def weights_without_gradient(q, k, v):
+    scores = q @ k.mT
+    with torch.no_grad():
+        probs = scores.softmax(-1)
+    return probs @ v
+
+
+# any, none
+def names_read_by_text(q, k, v):
+    probs = (q @ k.mT).softmax(-1)
+    out = probs @ v
+    return out, locals()["probs"]
+
+
+# exact, none
+class DropoutOfItsOwn(nn.Module):
+    def drop(self, probs):
+        return F.dropout(probs, 0.3, self.training)
+
+    def forward(self, q, k, v):
+        return self.drop((q @ k.mT).softmax(-1)) @ v
+
+
+class MethodReplacedInSubclass(DropoutOfItsOwn):
+    def drop(self, probs):
+        return probs * 2.0
+
+
+# exact, none
+class NormalisesBySoftmax(nn.Module):
+    def norm(self, scores):
+        return scores.softmax(-1)
+
+    def forward(self, q, k, v):
+        return self.norm(q @ k.mT) @ v
+
+
+class NormalisesBySigmoid:
+    def norm(self, scores):
+        return scores.sigmoid()
+
+
+class MethodReplacedByMixin(NormalisesBySigmoid, NormalisesBySoftmax):
+    pass
+
+
+# exact, safe
+# never: attn_mask
+def subtracted_from_one(q, k, v):
+    return (1.0 - q @ k.mT).softmax(-1) @ v
+
+
+# exact, none
+def negated_after_the_fill(q, k, v, mask):
+    scores = (q @ k.mT).masked_fill(mask, -1e9)
+    scores = scores * -1
+    return scores.softmax(-1) @ v
+
+
+# any, not safe
+def fill_scaled_away(q, k, v, mask):
+    scores = (q @ k.mT).masked_fill(mask, -1e4) / 1e4
+    return scores.softmax(-1) @ v
+
+
+# exact, unsafe
+class DropoutSetFromOutside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, q, k, v):
+        return self.drop((q @ k.mT).softmax(-1)) @ v
+
+
+class DropoutReplacedByOwner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = DropoutSetFromOutside()
+        self.attn.drop = nn.Identity()
+
+    def forward(self, q, k, v):
+        return self.attn(q, k, v)
+
+
+# refuse, none
+def nan_rows_get_another_number(q, k, v, drop):
+    probs = (q @ k.mT).masked_fill(drop, float("-inf")).softmax(-1)
+    return torch.nan_to_num(probs, nan=1.0) @ v

@@ -606,8 +606,11 @@ class Arguments:
         if not same or fills[0].conditions:
             self.problem("no fix", zeroed[0].line, "masks the probabilities after the softmax")
             raise Inexpressible("another mask after the softmax")
-        keep, some = self._fresh("keep"), self._fresh("some")
-        self.call.statements += [f"{keep} = {self._laid(self._keep(fills[0])).text}", f"{some} = {keep}.any(dim=-1, keepdim=True)  # a fully masked row gives 0, as before"]
+        kept = self._laid(self._keep(fills[0]))
+        keep = kept.text if kept.text.isidentifier() else self._fresh("keep")
+        some = self._fresh("some")
+        self.call.statements += [] if keep == kept.text else [f"{keep} = {kept.text}"]
+        self.call.statements.append(f"{some} = {keep}.any(dim=-1, keepdim=True)  # a fully masked row gives 0, as before")
         self.call.mask = f"{keep} | ~{some}"
         self.call.suffix = f".masked_fill(~{some}, 0.0)"
 

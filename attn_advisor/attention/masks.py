@@ -179,7 +179,7 @@ def triangle(value: Value, shapes: Shapes, depth: int = 0) -> Triangle | None:
             return inner
         if value.attrs["kind"] == "bool":
             return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, float(bool(inner.inside)), float(bool(inner.outside)), inner.row_start)
-        return inner if value.attrs["kind"] not in ("uint8", "int8") else None
+        return inner if {inner.inside, inner.outside} <= {0, 1} or value.attrs["kind"] not in ("uint8", "int8", "int16", "int32", "int64") else None
     if op == "attribute":
         made = definition(value)
         return triangle(made, shapes, depth + 1) if made is not None and made.op == "buffer" and made.attrs.get("persistent") is not None else None

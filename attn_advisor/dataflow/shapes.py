@@ -86,6 +86,8 @@ class Shapes:
         """An earlier value and its axis of the same size, where the number of axes is not known."""
         if value.op in _SAME and value.args or value.op in ("mul", "div") and self._scalar(value.args[1]):
             return value.args[0], axis
+        if value.op == "getitem" and isinstance(value.args[1].const, int) and axis < 0:
+            return value.args[0], axis
         source = value.args[0] if value.op == "part" else None
         if source is not None and source.op == "unbind" and source.attrs.get("dim") == 0:
             return source.args[0], axis if axis < 0 else axis + 1

@@ -84,6 +84,11 @@ def run_pair(case: Case, after: str) -> Report:
     return compare(Source(case.text, case.name), Source(after, case.name), recipe)
 
 
+def body(text: str) -> str:
+    """The text behind the module's docstring, which may name what a case is about."""
+    return text.split('"""', 2)[2]
+
+
 def check(case: Case) -> None:
     """Detection, verdict, fix and text as they are due; the fixed code, safe and unsafe, computes the same."""
     path = str(Path(__file__).with_name(f"{case.name}.py"))
@@ -97,7 +102,7 @@ def check(case: Case) -> None:
         report = run_pair(case, after)
         assert report.equal, f"{report}\n{after}"
     for piece in case.never:
-        assert unsafe.count(piece) == case.text.count(piece), f"{piece} in\n{unsafe}"
+        assert piece not in body(unsafe), f"{piece} in\n{unsafe}"
     if case.verdict == "any" and not found:
         return
     assert len(found) == 1, f"{len(found)} findings: {[(f.code, f.start, f.end) for f in found]}"
@@ -107,4 +112,4 @@ def check(case: Case) -> None:
     right = case.fix in ("any", offered) or (case.fix == "not safe" and offered != "safe")
     assert right, f"fix {offered}, blockers {found[0].blockers}"
     for piece in case.pieces:
-        assert unsafe.count(piece) > case.text.count(piece), f"{piece} not in\n{unsafe}"
+        assert piece in body(unsafe), f"{piece} not in\n{unsafe}"

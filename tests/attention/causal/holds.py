@@ -35,7 +35,7 @@ def tril_built_in_place(qkv):
 # exact, safe: is_causal=True
 def triu_of_bool(qkv):
     q, k, v = qkv.unbind(0)
-    T = q.shape[2]
+    T = q.shape[-2]
     hidden = torch.triu(torch.ones(T, T, dtype=torch.bool, device=q.device), diagonal=1)
     scores = torch.matmul(q, k.transpose(-1, -2)) * q.size(-1) ** -0.5
     scores = scores.masked_fill(hidden, -torch.inf)
@@ -45,7 +45,7 @@ def triu_of_bool(qkv):
 # exact, safe: is_causal=True
 def inverted_tril(qkv):
     q, k, v = qkv[0], qkv[1], qkv[2]
-    T = q.size(2)
+    T = q.size(-2)
     keep = torch.ones(T, T, dtype=torch.bool).tril()
     scores = (q @ k.mT).masked_fill(~keep, float("-inf"))
     return scores.softmax(dim=-1) @ v

@@ -123,3 +123,15 @@ def loop_between(q, k, v, full=False):
         v = v + 1
     y = p @ v
     return (y, p) if full else (y, None)
+
+
+# guarded, none
+# inputs: dict(full=Choice((Value(False), Value(True))), wide=Choice((Value(False), Value(True))))
+def changed_in_place_behind_a_join(q, k, v, full=False, wide=True):
+    if wide:
+        p = torch.softmax(q @ k.transpose(-2, -1), -1)
+        y = p @ v
+    else:
+        p, y = None, q * 2
+    y += q.sum()
+    return (y, p) if full else (y, None)

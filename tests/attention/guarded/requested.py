@@ -332,3 +332,24 @@ def by_comparison(q, k, v, mode="out"):
         outputs["weights"] = p
         return outputs["weights"], y
     return y
+
+
+# guarded, unsafe: if full: ; p = None
+# inputs: dict(full=Choice((Value(False), Value(True))))
+def bound_inside_the_product(q, k, v, full=False):
+    y = (p := torch.softmax(q @ k.transpose(-2, -1), -1)) @ v
+    both = (y, p)
+    return both if full else (both[0], None)
+
+
+# guarded, unsafe: if not full:
+# inputs: dict(full=Choice((Value(False), Value(True))))
+def asked_again_under_another_name(q, k, v, full=False):
+    s = q @ k.transpose(-2, -1)
+    unused = s * 2 + 1
+    full = not full
+    p = torch.softmax(s, -1)
+    y = p @ v
+    if full:
+        return y, p
+    return y

@@ -67,7 +67,7 @@ def _as_fallback(detection: Detection) -> None:
     """A branch kept beside SDPA is there on purpose: worth knowing, nothing to change."""
     detection.severity, detection.fix = "info", None
     detection.blockers.insert(0, "stands beside a call of SDPA, as its fallback")
-    detection.prescription = "Nothing to do: another path of this code calls scaled_dot_product_attention."
+    detection.way = "fallback"
 
 
 def _hooks(module: Module, cls: Class | None, site: Site) -> Problem | None:
@@ -137,13 +137,14 @@ def _detection(module: Module, name: str, site: Site, interpreter: Interpreter, 
     facts = _facts(site, folded, made, frame)
     detection = Detection(_CODES[verdict], start, end, name, facts, verdict=verdict)
     detection.values = {k: str(facts[k]) for k in ("query", "key", "value")}
+    if site.key.value.op == "transpose" and site.key.labels[-1:] == (site.key_axis,):  # the key itself, not its transpose
+        detection.values["key"] = _text(site.key.value.args[0], frame, last)
     detection.blockers = list(dict.fromkeys(blockers))
     if made.call is not None and (verdict == "exact" or made.guarded):
         detection.assumes = list(dict.fromkeys(made.call.assumes))
     refusal = next((p for p in folded.problems if p.kind == "refuse"), None)
     detection.values["reason"] = f"line {refusal.line} {refusal.text}" if refusal is not None else detection.blockers[0] if detection.blockers else ""
-    if refusal is not None and refusal.way_out:
-        detection.prescription = refusal.way_out[0].upper() + refusal.way_out[1:] + "."
+    detection.way = refusal.way if refusal is not None else ""
     if verdict == "exact" and made.edits:
         safe = not any(p.kind == "unsafe" for p in folded.problems)
         detection.fix = Fix("safe" if safe else "unsafe", f"Replace with `{made.expression}`", tuple(sorted(set(made.edits))))

@@ -89,6 +89,12 @@ def _page(rule: Rule) -> str:
     ):
         if text:
             parts += [f"## {title}", _wrap(text)]
+    if rule.ways:
+        parts.append("## What to do, case by case")
+    for way in rule.ways:
+        parts += [f"### {way.key.replace('-', ' ').capitalize()}", _wrap(way.text)]
+        if way.code:
+            parts.append(_code(way.code))
     for case in rule.cases:
         if case.bad:
             parts += ["## Example" + (f": {case.note}" if case.note else ""), _code(case.bad)]

@@ -48,7 +48,7 @@ class Detection:
     fix: Fix | None = None
     verdict: Literal["exact", "guarded", "refuse"] | None = None
     severity: Severity | None = None  # in place of the page's, where it depends on the case
-    prescription: str | None = None  # in place of the page's, where the way out depends on the case
+    way: str = ""  # key of one of the page's ways, whose text stands in place of the page's prescription
 
 
 @dataclass

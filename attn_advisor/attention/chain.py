@@ -51,16 +51,19 @@ def is_product(value: Value) -> bool:
 
 
 def as_softmax(value: Value) -> tuple[Value, int | None] | None:
-    """(argument, axis) if the value is a softmax, also one written by hand: exp(x - max(x)) / sum, exp(x - logsumexp(x))."""
+    """(argument, axis) if the value is a softmax, also one written by hand: exp(x - max(x)) / sum, exp(x - logsumexp(x)), exp(x) / (1 + sum)."""
     if value.op == "softmax":
         return value.args[0], value.attrs["dim"]
     if value.op == "gumbel_softmax" and value.args:
         return value.args[0], _axis(value) if value.get("dim") is not None else -1
     if value.op == "div" and len(value.args) == 2 and value.args[0].op == "exp":
         top, below = value.args
+        added = below.op == "add" and len(below.args) == 2
+        if added:
+            below = next((a for a in below.args if a.op == "sum"), below)
         if below.op == "sum" and below.args[0].same(top) and _keeps(below):
             inner = top.args[0]
-            if inner.op == "sub" and _maximum_of(inner.args[1], inner.args[0], _axis(below)):
+            if not added and inner.op == "sub" and _maximum_of(inner.args[1], inner.args[0], _axis(below)):
                 inner = inner.args[0]
             return inner, _axis(below)
     if value.op == "exp" and value.args[0].op == "sub":

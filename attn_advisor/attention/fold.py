@@ -104,31 +104,40 @@ def fold(site: Site, shapes: Shapes) -> Folded:
         _probability_link(site, link, out, shapes)
     for kind, value in site.unclear:
         _unclear(kind, value, out)
+    if site.softmax.op == "div" and site.softmax.args[1].op == "add":
+        out.problems.append(Problem("refuse", site.softmax.line, "adds to the sum that the softmax divides by", "off-by-one"))
     own = next((k.value for k in (*site.before, *site.behind) if k.kind == "identity" and k.value.attrs.get("spelled") == "apply"), None)
     if own is not None:
         out.problems.append(Problem("no fix", own.line, "a torch.autograd.Function has a gradient of its own"))
+    cut = next((k.value for k in (*site.before, *site.behind) if k.kind == "identity" and k.value.attrs.get("spelled") == "data"), None)
+    if cut is not None:
+        out.problems.append(Problem("refuse", cut.line, "takes the weights out of the gradient (`.data`)", "detached-weights"))
     if site.softmax.op == "gumbel_softmax":
         out.problems.append(Problem("refuse", site.softmax.line, "draws the weights at random (gumbel_softmax)", "random-weights"))
     chain = {id(v) for v in site.chain_values} | {id(k.operand) for k in (*site.before, *site.behind)}
     for item in out.items:
-        if _made_from(item.value, chain):
-            out.problems.append(Problem("refuse", item.line, "makes its mask from the scores themselves", "mask-from-scores"))
+        way = _made_from(item.value, chain)
+        if way:
+            out.problems.append(Problem("refuse", item.line, "makes its mask from the scores themselves", way))
     return out
 
 
-def _made_from(value: Value, chain: set[int]) -> bool:
-    """Whether a value depends on what the scores hold, not only on their size or dtype."""
-    stack, seen = [value], set()
+def _made_from(value: Value, chain: set[int]) -> str:
+    """The way out where a value depends on what the scores hold, not only on their size or dtype: by their rank in a row, or each by itself."""
+    stack, seen, found = [(value, False)], set(), ""
     while stack:
-        at = stack.pop()
-        if id(at) in seen:
+        at, ranked = stack.pop()
+        if (id(at), ranked) in seen:
             continue
-        seen.add(id(at))
+        seen.add((id(at), ranked))
         if id(at) in chain:
-            return True
-        if at.op not in ("size", "shape", "dtype", "device", "ndim", "ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"):
-            stack.extend(at.args[:1] if at.op in ("type_as", "expand_as", "reshape_as", "to") else at.args)
-    return False
+            if ranked:
+                return "top-k"
+            found = "mask-from-scores"
+        elif at.op not in ("size", "shape", "dtype", "device", "ndim", "ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"):
+            ranked = ranked or at.op in ("topk", "kthvalue", "sort", "argsort")
+            stack.extend((a, ranked) for a in (at.args[:1] if at.op in ("type_as", "expand_as", "reshape_as", "to") else at.args))
+    return found
 
 
 def _product(site: Site, out: Folded) -> None:
@@ -233,7 +242,7 @@ def _multiplied(site: Site, link: Link, later: list[Link], out: Folded, skip: se
             if len(shape) > 2 or scalar == "parameter" or len(shape) == 0:
                 _factor(Factor(other, link.kind == "div", link.conditions, "parameter", line), out)
                 return
-        if shape is not None and len(shape) >= 2 and scalar == "unknown":
+        if shape is not None and len(shape) >= 2 and (scalar == "unknown" or shape[-2] != Dim(1)):
             out.problems.append(Problem("refuse", line, "multiplies the scores by a tensor", "weighted-scores"))
             return
         _factor(Factor(other, link.kind == "div", link.conditions, "unknown", line), out)
@@ -386,7 +395,7 @@ def _probability_link(site: Site, link: Link, out: Folded, shapes: Shapes) -> No
         keep = masks.negated(mask, True) if kind == "masked_fill" or link.reversed else masks.as_bool(mask)
         out.zeroed.append(Item("fill", mask, link.conditions, link.labels, line, kind, keep))
     elif kind == "nan_to_num" and (link.value.get("nan") is not None and link.value.get("nan").const != 0):
-        out.problems.append(Problem("refuse", line, "replaces NaN weights by a number other than 0"))
+        out.problems.append(Problem("refuse", line, "replaces NaN weights by a number other than 0", "function-of-probabilities"))
     elif kind == "nan_to_num":
         out.zeroed.append(Item("nan", link.value, link.conditions, link.labels, line, kind))
     elif kind in ("mul", "div") and not link.reversed and not link.conditions and len(link.rest) == 1 and _weighs(site, link, out, shapes):

@@ -47,6 +47,18 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Way:
+    """What to do in one kind of case: `text` in place of the rule's prescription where a detection names the key.
+
+    `code` shows it working: it defines `by_hand` and `instead`, and asserts that both give the same. The tests run it.
+    """
+
+    key: str
+    text: str
+    code: str = ""
+
+
+@dataclass(frozen=True)
 class Rule:
     """A page, read. `search` holds the byte strings one of which a file must hold for the detector to find anything."""
 
@@ -65,6 +77,7 @@ class Rule:
     preview: bool = False
     stage: Literal["static", "measured"] = "static"
     url: str = ""
+    ways: tuple[Way, ...] = field(default=(), repr=False)
     cases: tuple[Case, ...] = field(default=(), repr=False)
 
     @property
@@ -72,6 +85,10 @@ class Rule:
         """What `--fix` may do, in a word, from the first word of the page's fix_safety."""
         word = self.fix_safety.split(maxsplit=1)[0].strip(".,:;").lower() if self.fix_safety else "none"
         return word if word in ("safe", "unsafe", "none") else "some"
+
+    def advice(self, way: str) -> str:
+        """What to do in the kind of case that a detection names, the rule's prescription in all others."""
+        return next((known.text for known in self.ways if known.key == way), self.prescription)
 
 
 def read_page(path: Path) -> Rule:
@@ -89,7 +106,8 @@ def read_page(path: Path) -> Rule:
 def _rule(table: dict[str, Any]) -> Rule:
     values = dict(table)
     cases = tuple(_case(number, case) for number, case in enumerate(values.pop("case", []), 1))
-    unknown = sorted(set(values) - set(Rule.__dataclass_fields__))
+    ways = tuple(_way(number, way) for number, way in enumerate(values.pop("way", []), 1))
+    unknown = sorted(set(values) - set(Rule.__dataclass_fields__) | set(values) & {"ways", "cases"})
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r}")
     missing = [key for key in ("code", "name", "group", "severity", "message", "what", "why") if not values.get(key)]
@@ -105,7 +123,17 @@ def _rule(table: dict[str, Any]) -> Rule:
         values[key] = tuple(values.get(key, ()))
     for key in ("what", "why", "fix_safety", "prescription", "message"):
         values[key] = values.get(key, "").strip()
-    return Rule(**values, cases=cases)
+    return Rule(**values, ways=ways, cases=cases)
+
+
+def _way(number: int, table: dict[str, Any]) -> Way:
+    unknown = sorted(set(table) - set(Way.__dataclass_fields__))
+    if unknown:
+        raise ValueError(f"way {number}: unknown key {unknown[0]!r}")
+    missing = [key for key in ("key", "text") if not table.get(key)]
+    if missing:
+        raise ValueError(f"way {number}: key {missing[0]!r} is missing")
+    return Way(table["key"], " ".join(table["text"].split()), table.get("code", ""))
 
 
 def _case(number: int, table: dict[str, Any]) -> Case:
@@ -127,7 +155,6 @@ def fill(template: str, values: dict[str, str]) -> str:
 
 def finding(rule: Rule, detection: Detection) -> Finding:
     """The detection with its rule's texts."""
-    prescription = rule.prescription if detection.prescription is None else detection.prescription
     values = {name: fact for name, fact in detection.facts.items() if isinstance(fact, str)} | detection.values
     return Finding(
         code=rule.code,
@@ -140,7 +167,7 @@ def finding(rule: Rule, detection: Detection) -> Finding:
         facts=detection.facts,
         blockers=detection.blockers,
         assumes=detection.assumes,
-        prescription=fill(prescription, values),
+        prescription=fill(rule.advice(detection.way), values),
         fix=detection.fix,
         verdict=detection.verdict,
         url=rule.url,

@@ -22,6 +22,7 @@ from attn_advisor.findings import Edit
 from attn_advisor.source.module import Module
 
 SDPA = "scaled_dot_product_attention"
+_SAME_OBJECT = frozenset({"phi", "dropout", "cast", "identity", "loop"})  # may hand back the very tensor they are given
 FUNCTIONAL = "torch.nn.functional"
 
 
@@ -317,20 +318,22 @@ def _later_changes(site: Site, folded: Folded, frame: Frame) -> list[Edit]:
     """In-place changes of the output, which fused kernels keep for the backward pass, made out of place."""
     edits: list[Edit] = []
     seen: set[int] = set()
+    memory = {id(storage(site.output))}  # what may be the output itself, behind joins too
     stack = list(site.output.users)
     while stack:
         user = stack.pop()
         if id(user) in seen:
             continue
         seen.add(id(user))
-        if user.inplace and storage(user) is storage(site.output):
+        if user.inplace and id(storage(user)) in memory:
             edit = _out_of_place(user, frame) if user.args[0] is site.output else None
             if edit is None:
                 folded.problems.append(Problem("no fix", user.line, "changes the output in place, which SDPA keeps for the backward pass"))
                 return []
             edits.append(edit)
             continue
-        if user.op in VIEWS or user.op == "phi":
+        if user.op in VIEWS or user.op in _SAME_OBJECT:
+            memory.add(id(storage(user)))
             stack.extend(user.users)
     return edits
 

@@ -62,6 +62,7 @@ class Arguments:
         self._operands()
         self._scale()
         self._masks()
+        self._sign()
         self._dropout()
         self._weights()
         query_shape = self.call.query if self.target.flat else None
@@ -161,10 +162,20 @@ class Arguments:
         if any(f.scalar == "tensor" for f in numbers):
             self.call.scale = f"float({self.call.scale})"
 
+    def _sign(self) -> None:
+        """A scale that may be zero or negative goes onto the query: with the causal flag, kernels make NaN of it."""
+        numbers = [f.value for f in self.folded.factors if f.scalar in ("number", "tensor") and not _negated(f)]
+        doubtful = any(_negative(v) or v.const == 0 for v in numbers) or self.call.causal is not None and not all(_positive(v) for v in numbers)
+        if doubtful and self.call.scale not in (None, "1.0") and not self.call.statements:
+            assert self.call.scale is not None
+            scale = Text(self.call.scale, ATOM if self.call.scale.replace(".", "").isidentifier() else COND)
+            self.texts[0] = Text(f"{self.texts[0].at(PRODUCT)} * {scale.at(UNARY)}", PRODUCT)
+            self.call.query, self.call.scale = self.texts[0].text, "1.0"
+
     def _unknown_factor(self, factor: Factor) -> None:
         """A factor that may be a number or a tensor: only its name speaks for a number."""
         text = self._try(factor.value)
-        named = any(word in text.lower() for word in ("scale", "scaling", "temp", "norm", "tau", "sqrt"))
+        named = any(word in text.lower() for word in ("scale", "scaling", "temp", "norm", "tau", "sqrt")) and not _has_axes(factor.value)
         self.problem("unsafe" if named else "no fix", factor.line, f"{text} is not known to be one number")
 
     def _try(self, value: Value) -> str:
@@ -325,6 +336,8 @@ class Arguments:
         if item.subtract and answer == "no":
             pass
         name = self._try(item.value)
+        if masks.whole(item.value):
+            self.problem("no fix", item.line, f"{name} holds whole numbers, which SDPA does not add")
         if answer == "possible" or item.subtract and answer == "rows kept":
             self.problem("unsafe", item.line, f"{name} may hide every key of a row; SDPA then differs")
         elif answer == "rows kept" and len(items) > 1:
@@ -341,7 +354,7 @@ class Arguments:
         for item in fills:
             if item.factors and item.fill.strength == "finite" and not (item.fill.number is not None and item.fill.number <= -1e8):
                 self.problem("unsafe", item.line, "the fill is scaled afterwards")
-            if any(f.scalar not in ("number", "tensor") for f in item.factors):
+            if any(f.scalar not in ("number", "tensor") or not _positive(f.value) for f in item.factors):
                 self.problem("unsafe", item.line, "the fill is multiplied by a factor that may be negative")
             if item.fill.number is not None and item.factors and all(isinstance(f.value.const, (int, float)) and f.value.const for f in item.factors):
                 number = item.fill.number
@@ -392,7 +405,7 @@ class Arguments:
         shapes = {self._triangle(i) for i in items}
         if len(items) > 1 and (len(shapes) > 1 or any(i.conditions or i.kind != "fill" for i in items)):
             return None  # the same triangle may be put on twice
-        if any(f.scalar not in ("number", "tensor") for i in items for f in i.factors):
+        if any(f.scalar not in ("number", "tensor") or not _positive(f.value) for i in items for f in i.factors):
             return None
         item, site = items[0], self.site
         found = self._triangle(item)
@@ -651,6 +664,45 @@ def _negative(value: Value) -> bool:
         return value.const < 0
     made = definition(value) if value.op == "attribute" else None
     return value.op == "neg" or made is not None and _negative(made)
+
+
+def _negated(factor: Factor) -> bool:
+    """Whether the sign of the factor has been moved to the query."""
+    return isinstance(factor.value.const, (int, float)) and factor.value.const < 0
+
+
+_SIGNED = ("scale", "scaling", "temp", "tau", "coef", "alpha", "beta", "gamma", "factor", "mult", "gain")
+
+
+def _positive(value: Value, depth: int = 0) -> bool:
+    """Whether a factor is a number above zero: a size, a root, a width or index by its name, or computed from such."""
+    if isinstance(value.const, (int, float)):
+        return value.const > 0
+    if depth > 20:
+        return False
+    if value.op in ("size", "sqrt", "rsqrt", "numel", "py_len", "ndim", "dim", "exp", "softplus"):
+        return True
+    if value.op == "pow" and isinstance(value.args[1].const, float) and not value.args[1].const.is_integer():
+        return True
+    if value.op == "attribute":
+        made = definition(value)
+        if made is not None:
+            return _positive(made, depth + 1)
+    if value.op == "param" and getattr(value.frame.function if value.frame else None, "name", "") != "__init__":
+        return value.attrs.get("annotation", "").startswith("int")
+    if value.op in ("attribute", "param"):
+        return not any(word in value.attrs["name"].lower() for word in _SIGNED)
+    operands = value.args[1:] if value.op == "phi" else value.args[:1] if value.op in ("pow", "tensor", "as_tensor", "cast", "full", "buffer", "number", "py_float", "identity") else value.args
+    known = [a for a in operands if not (a.op == "const" and a.const is None)]
+    computed = ("mul", "div", "add", "floordiv", "pow", "or", "and", "phi", "py_min", "py_max", "py_abs", "abs", "number", "py_float", "tensor", "as_tensor", "cast", "buffer", "identity")
+    return value.op in computed and bool(known) and all(_positive(a, depth + 1) for a in known)
+
+
+def _has_axes(value: Value, depth: int = 0) -> bool:
+    """Whether a value is computed along axes, so that it is no single number."""
+    if value.op in ("norm", "vector_norm", "std", "var", "sum", "mean", "amax", "amin", "unsqueeze", "einsum", "matmul", "linear", "slice"):
+        return True
+    return depth < 10 and value.op not in ("size", "shape", "attribute") and any(_has_axes(a, depth + 1) for a in value.args)
 
 
 def _not(test: Value) -> Value:

@@ -90,6 +90,20 @@ def is_bool(value: Value, depth: int = 0) -> bool:
     return False
 
 
+def whole(value: Value, depth: int = 0) -> bool:
+    """Whether a term holds whole numbers for certain, as distances of positions do."""
+    if depth > 20:
+        return False
+    if value.op == "arange":
+        return value.get("dtype") is None and all(not isinstance(a.const, float) for a in value.args)
+    if value.op in ("add", "sub", "mul", "floordiv"):
+        tensors = [a for a in value.args if not (isinstance(a.const, int) or a.op == "size")]
+        return bool(tensors) and all(whole(a, depth + 1) for a in tensors)
+    if value.op in ("abs", "neg", "clamp", "flip", "tril", "triu", "unsqueeze", "getitem", "reshape", "transpose", "expand", "identity"):
+        return bool(value.args) and whole(value.args[0], depth + 1) and not any(isinstance(a.const, float) for a in value.args)
+    return False
+
+
 def _bool_dtype(dtype: Value) -> bool:
     return dtype.op == "import" and dtype.attrs["qualified"] == "torch.bool" or dtype.op == "name" and dtype.attrs["name"] == "bool"
 

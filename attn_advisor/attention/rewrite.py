@@ -12,6 +12,7 @@ from attn_advisor.attention.express import ATOM, Inexpressible, Writer
 from attn_advisor.attention.fold import Folded, Problem, scalar_kind
 from attn_advisor.attention.guarded import Guard
 from attn_advisor.attention.liveness import Liveness, Removal
+from attn_advisor.attention.outputs import in_callers, works_in_place
 from attn_advisor.attention.site import Operand, Site
 from attn_advisor.dataflow.evaluate import storage
 from attn_advisor.dataflow.operations import VIEWS
@@ -315,18 +316,29 @@ def _names(function: ast.AST) -> set[str]:
 
 
 def _later_changes(site: Site, folded: Folded, frame: Frame) -> list[Edit]:
-    """In-place changes of the output, which fused kernels keep for the backward pass, made out of place."""
+    """In-place changes of the output, which fused kernels keep for the backward pass, made out of place, here and in callers."""
+    kept = {id(storage(o.value)) for o in (site.query, site.key, site.val)}
+    changed = next((v for v in frame.graph.values if v.inplace and v.order > site.output.order and id(storage(v)) in kept), None)
+    if changed is not None:
+        folded.problems.append(Problem("no fix", changed.line, "changes in place what SDPA keeps for the backward pass"))
+    edits = _changes_of(site.output, folded, frame)
+    for output, caller in in_callers(site.output, frame):
+        edits += _changes_of(output, folded, caller) + view_edits(output, frame.module)
+    return edits
+
+
+def _changes_of(output: Value, folded: Folded, frame: Frame) -> list[Edit]:
     edits: list[Edit] = []
     seen: set[int] = set()
-    memory = {id(storage(site.output))}  # what may be the output itself, behind joins too
-    stack = list(site.output.users)
+    memory = {id(storage(output))}  # what may be the output itself, behind joins too
+    stack = list(output.users)
     while stack:
         user = stack.pop()
         if id(user) in seen:
             continue
         seen.add(id(user))
-        if user.inplace and id(storage(user)) in memory:
-            edit = _out_of_place(user, frame) if user.args[0] is site.output else None
+        if user.inplace and id(storage(user)) in memory or works_in_place(user):
+            edit = _out_of_place(user, frame) if user.args[0] is output else None
             if edit is None:
                 folded.problems.append(Problem("no fix", user.line, "changes the output in place, which SDPA keeps for the backward pass"))
                 return []

@@ -403,3 +403,23 @@ def keys_transposed(qkv):
     T = kt.size(-1)
     keep = torch.ones(T, T, dtype=torch.bool).tril()
     return (q @ kt).masked_fill(~keep, float("-inf")).softmax(-1) @ v
+
+
+# exact, safe: is_causal=True ; * self.scale
+class ScaleBelowZero(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = -0.5
+
+    def forward(self, qkv):
+        q, k, v = qkv.unbind(0)
+        hidden = torch.ones(q.size(-2), q.size(-2), dtype=torch.bool).triu(1)
+        return (q @ k.mT * self.scale).masked_fill(hidden, float("-inf")).softmax(-1) @ v
+
+
+# exact, safe: is_causal=True ; q * scale
+# inputs: dict(scale=Choice((Value(-0.5), Value(0.0), Value(2.0))))
+def scale_of_any_sign(qkv, scale: float = 1.0):
+    q, k, v = qkv.unbind(0)
+    hidden = torch.ones(q.size(-2), q.size(-2), dtype=torch.bool).triu(1)
+    return (q @ k.mT * scale).masked_fill(hidden, float("-inf")).softmax(-1) @ v

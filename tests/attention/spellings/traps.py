@@ -590,3 +590,58 @@ class DropoutReplacedByOwner(nn.Module):
 def nan_rows_get_another_number(q, k, v, drop):
     probs = (q @ k.mT).masked_fill(drop, float("-inf")).softmax(-1)
     return torch.nan_to_num(probs, nan=1.0) @ v
+
+
+# exact, none
+def query_changed_in_place_later(q, k, v):
+    q = q.detach() + 1.0
+    out = (q @ k.detach().mT).softmax(-1) @ v
+    q += 1.0
+    return out, q
+
+
+# exact, none
+class OutputOverwrittenByLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, q, k, v):
+        return self.act((q @ k.mT).softmax(-1) @ v)
+
+
+# exact, safe: .reshape(
+class ViewedByCaller(nn.Module):
+    def attend(self, q, k, v):
+        return (q @ k.mT).softmax(-1) @ v
+
+    def forward(self, q, k, v):
+        out = self.attend(q, k, v)
+        return out.view(out.size(0), -1)
+
+
+# exact, none
+class ChangedByCaller(nn.Module):
+    def attend(self, q, k, v):
+        return (q @ k.mT).softmax(-1) @ v
+
+    def forward(self, q, k, v):
+        out = self.attend(q, k, v)
+        out += q.mean(-2, keepdim=True)
+        return out
+
+
+# refuse, none
+def scores_without_gradient(q, k, v):
+    return (q @ k.mT).data.softmax(-1) @ v
+
+
+# exact, none
+def whole_numbers_added(q, k, v):
+    distance = (torch.arange(k.size(-2))[None] - torch.arange(q.size(-2))[:, None]).abs()
+    return (q @ k.mT - distance).softmax(-1) @ v
+
+
+# exact, none
+def divided_by_the_length_of_each_key(q, k, v):
+    return (q @ k.mT / k.norm(dim=-1).unsqueeze(-2)).softmax(-1) @ v

@@ -156,40 +156,41 @@ def _reshape(value: Value, labels: Labels, sizes: dict[str, Dim], shapes: Shapes
         wanted = [None] * at + [p if p.const != -1 else None for p in parts] + [None] * (len(labels) - at - 1)
     else:
         wanted = [None] * len(out)
+    # The number of elements stays the same, so one size that is not known to be kept follows from all others that are.
     if len(out) == len(labels):
-        if all(o == sizes[x] or w is None for o, x, w in zip(out, labels, wanted, strict=True)):
+        if _doubts(out, labels, wanted, sizes) <= 1:
             return labels
-        raise Unclear("a view that may mix axes", value)
-    if len(out) == len(labels) + 1:  # one axis is split
+    elif len(out) == len(labels) + 1:  # one axis is split
         for at, label in enumerate(labels):
-            before = all(_fits(out[n], sizes[x], wanted[n]) for n, x in enumerate(labels[:at]))
-            behind = all(_fits(out[n - len(labels)], sizes[labels[n]], wanted[n - len(labels)]) for n in range(at + 1, len(labels)))
-            if before and behind and label not in ("i", "j"):
-                first, second = wanted[at], wanted[at + 1]
-                if first is None and second is None:
-                    continue
-                names = (f"{label}.0", f"{label}.1")
-                minus = Value("const", attrs={"value": -1}, register=False)
-                splits.parts[label] = (first if first is not None else minus, second if second is not None else minus)
-                sizes[names[0]] = out[at] if first is not None else sizes[label] / out[at + 1]
-                sizes[names[1]] = out[at + 1] if second is not None else sizes[label] / out[at]
-                return (*labels[:at], *names, *labels[at + 1 :])
-    if len(out) == len(labels) - 1:  # two axes are merged
+            first, second = wanted[at], wanted[at + 1]
+            whole = first is not None and second is not None and out[at] * out[at + 1] == sizes[label]
+            rest = _doubts((*out[:at], *out[at + 2 :]), (*labels[:at], *labels[at + 1 :]), [*wanted[:at], *wanted[at + 2 :]], sizes)
+            if label in ("i", "j") or first is None and second is None or rest + (not whole) > 1:
+                continue
+            names = (f"{label}.0", f"{label}.1")
+            minus = Value("const", attrs={"value": -1}, register=False)
+            splits.parts[label] = (first if first is not None else minus, second if second is not None else minus)
+            sizes[names[0]] = out[at] if first is not None else sizes[label] / out[at + 1]
+            sizes[names[1]] = out[at + 1] if second is not None else sizes[label] / out[at]
+            return (*labels[:at], *names, *labels[at + 1 :])
+    elif len(out) == len(labels) - 1:  # two axes are merged
         for at in range(len(labels) - 1):
-            first, second = labels[at], labels[at + 1]
-            before = all(_fits(out[n], sizes[x], wanted[n]) for n, x in enumerate(labels[:at]))
-            behind = all(_fits(out[n - 1 - len(labels) + 1], sizes[labels[n]], wanted[n - len(labels)]) for n in range(at + 2, len(labels)))
-            if before and behind and not {first, second} & {"i", "j"}:
-                if first.endswith(".0") and second == first[:-2] + ".1":
-                    return (*labels[:at], first[:-2], *labels[at + 2 :])
-                merged = f"{first}+{second}"
-                sizes[merged] = sizes[first] * sizes[second]
-                return (*labels[:at], merged, *labels[at + 2 :])
-    raise Unclear("a view that may mix axes", value)
+            pair = labels[at], labels[at + 1]
+            whole = wanted[at] is not None and out[at] == sizes[pair[0]] * sizes[pair[1]]
+            rest = _doubts((*out[:at], *out[at + 1 :]), (*labels[:at], *labels[at + 2 :]), [*wanted[:at], *wanted[at + 1 :]], sizes)
+            if {*pair} & {"i", "j"} or rest + (not whole) > 1:
+                continue
+            if pair[0].endswith(".0") and pair[1] == pair[0][:-2] + ".1":
+                return (*labels[:at], pair[0][:-2], *labels[at + 2 :])
+            merged = f"{pair[0]}+{pair[1]}"
+            sizes[merged] = sizes[pair[0]] * sizes[pair[1]]
+            return (*labels[:at], merged, *labels[at + 2 :])
+    raise Unclear("a view whose axes cannot be followed", value)
 
 
-def _fits(out: Dim, size: Dim, wanted: Value | None) -> bool:
-    return out == size or (wanted is None)
+def _doubts(out: tuple[Dim, ...], labels: Labels, wanted: list[Value | None], sizes: dict[str, Dim]) -> int:
+    """How many sizes of a view are not known to be those of the axes."""
+    return sum(1 for o, x, w in zip(out, labels, wanted, strict=True) if w is None or o != sizes[x])
 
 
 def _rearrange(value: Value, labels: Labels, splits: Splits) -> Labels:

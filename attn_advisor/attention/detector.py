@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 
@@ -19,6 +20,8 @@ from attn_advisor.findings import Detection, Edit, Fix
 from attn_advisor.source.module import Class, Function, Module, names_in
 
 _SCRIPTED = "scripted code"
+OBJECT = re.compile(r"^\d+\.")  # stands for an object that has no name, in front of its attribute
+TRANSPOSED = re.compile(r"\.(transpose\((-2, -1|-1, -2)\)|mT)$")
 _CODES = {"exact": "ATN101", "guarded": "ATN102", "refuse": "ATN103"}
 
 
@@ -136,7 +139,7 @@ def _detection(module: Module, name: str, site: Site, interpreter: Interpreter, 
         start, end = source.span(last)[0], source.span(first)[1]
     facts = _facts(site, folded, made, frame)
     detection = Detection(_CODES[verdict], start, end, name, facts, verdict=verdict)
-    detection.values = {k: str(facts[k]) for k in ("query", "key", "value")}
+    detection.values = {k: TRANSPOSED.sub("", str(facts[k])) for k in ("query", "key", "value")}
     if site.key.value.op == "transpose" and site.key.labels[-1:] == (site.key_axis,):  # the key itself, not its transpose
         detection.values["key"] = _text(site.key.value.args[0], frame, last)
     detection.blockers = list(dict.fromkeys(blockers))
@@ -144,7 +147,7 @@ def _detection(module: Module, name: str, site: Site, interpreter: Interpreter, 
         detection.assumes = list(dict.fromkeys(made.call.assumes))
     refusal = next((p for p in folded.problems if p.kind == "refuse"), None)
     detection.values["reason"] = f"line {refusal.line} {refusal.text}" if refusal is not None else detection.blockers[0] if detection.blockers else ""
-    detection.way = refusal.way if refusal is not None else ""
+    detection.way = refusal.way if refusal is not None else _wanted(made, site, frame) if verdict == "guarded" else ""
     if verdict == "exact" and made.edits:
         safe = not any(p.kind == "unsafe" for p in folded.problems)
         detection.fix = Fix("safe" if safe else "unsafe", f"Replace with `{made.expression}`", tuple(sorted(set(made.edits))))
@@ -183,17 +186,26 @@ def _outside(module: Module, frame: Frame, folded: Folded, made: Rewrite) -> Non
 def _escape_texts(made: Rewrite, site: Site, frame: Frame) -> list[str]:
     texts = []
     for value, effect in made.escapes:
-        always = " always" if any(effect is a for a in made.always) else ""
+        always = "always " if any(effect is a for a in made.always) else ""
         if effect is None:
-            texts.append(f"line {value.line}: the weights are handed to another function{always}")
+            texts.append(f"line {value.line}: the weights are {always}handed to another function")
         elif effect.kind == "return":
             dropped = thrown_away(effect, site, frame) if always else None
-            texts.append(f"line {effect.stmt.lineno}: the weights are returned{always}{f', and {dropped}' if dropped else ''}")
+            texts.append(f"line {effect.stmt.lineno}: the weights are {always}returned{f', and {dropped}' if dropped else ''}")
         elif effect.kind == "store":
-            texts.append(f"line {effect.stmt.lineno}: the weights are stored in `{effect.name}`{always}")
+            name = OBJECT.sub("", effect.name)
+            texts.append(f"line {effect.stmt.lineno}: the weights are {always}stored in `{name}`")
         else:
-            texts.append(f"line {effect.stmt.lineno}: the weights are used{always} ({effect.kind})")
+            texts.append(f"line {effect.stmt.lineno}: the weights are {always}used ({effect.kind})")
     return texts
+
+
+def _wanted(made: Rewrite, site: Site, frame: Frame) -> str:
+    """The way out where every call makes the weights: nobody takes them, or whoever does has to ask."""
+    if not made.always:
+        return ""
+    unused = all(e is not None and e.kind == "return" and thrown_away(e, site, frame) is not None for e in made.always)
+    return "thrown-away" if unused else "always-made"
 
 
 def _facts(site: Site, folded: Folded, made: Rewrite, frame: Frame) -> dict[str, object]:

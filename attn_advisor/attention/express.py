@@ -283,7 +283,7 @@ class Writer:
             return Text(f"({inner}{',' if len(args) == 1 else ''})" if op == "tuple" else f"[{inner}]")
         if op in ("shape", "dtype", "device"):
             return Text(f"{self.write(args[0]).at(ATOM)}.{op}")
-        raise Inexpressible(f"`{op}` of line {value.line}")
+        raise Inexpressible(f"the value of line {value.line} (`{op}`) has no name here")
 
     def _method(self, name: str, first: Value, *rest: Value) -> Text:
         return Text(f"{self.write(first).at(ATOM)}.{name}({', '.join(self.write(r).text for r in rest)})")

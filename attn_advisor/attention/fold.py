@@ -462,7 +462,7 @@ def _unclear(kind: str, value: Value, out: Folded) -> None:
     }
     if kind in ("unknown", "cat"):
         return  # named where the link is folded
-    out.problems.append(Problem("no fix", value.line, texts.get(kind, kind)))
+    out.problems.append(Problem("no fix", value.line, texts.get(kind, f"`{kind}` stands between the scores and the values")))
 
 
 def scalar_kind(value: Value, depth: int = 0) -> str:

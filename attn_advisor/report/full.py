@@ -21,6 +21,7 @@ CONTEXT = 2  # rows shown before and after
 LONGEST = 24  # rows of a finding shown before its middle is left out
 COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+CODE = re.compile(r",? (with|else) `[^`]{40,}`$")  # what the rows below a finding show anyway
 SENTENCE = re.compile(r".+?(?:[a-z)`\]]\.(?=\s)|\Z)", re.DOTALL)
 
 
@@ -122,11 +123,13 @@ def notes(finding: Finding, options: Options) -> list[tuple[str, str]]:
     rule = registry().rules[finding.code]
     why = SENTENCE.match(" ".join(rule.why.split()))
     found = [("why", why[0] if why else ""), ("do", finding.prescription)]
-    found += [("blocked", text) for text in finding.blockers]
-    found += [("assumes", text) for text in finding.assumes]
+    told = [text for text in finding.blockers if text.replace(": ", " ", 1) not in finding.message]
+    found += [("also" if len(told) < len(finding.blockers) else "no safe fix", text) for text in told]
     if finding.fix:
+        found += [("assumes", text) for text in finding.assumes]
         option = "--fix" if finding.fix.applicability == "safe" else "--fix --unsafe-fixes"
-        found.append(("fix", f"{finding.fix.message} ({finding.fix.applicability}: `{option}`)"))
+        message = CODE.sub(" as below", finding.fix.message)
+        found.append(("fix", f"{message} ({finding.fix.applicability}: `{option}`)"))
     else:
         found.append(("help", f"`attn-advisor rule {finding.code}` says more"))
     return [(label, text) for label, text in found if text]

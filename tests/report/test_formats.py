@@ -121,7 +121,7 @@ ATN101 [*] Attention, written �[31mout <&>
 """
     text = write("full", sample(message="Attention, written \x1b[31mout <&>"))
     assert text.startswith(expected)
-    for line in ("= do: Call SDPA.", "= blocked: line 4 does something", "= assumes: something else"):
+    for line in ("= do: Call SDPA.", "= no safe fix: line 4 does something", "= assumes: something else"):
         assert line in text
     assert "  = fix: Call SDPA (safe: `--fix`)\n" in text
     assert "1 + import sdpa\n" in text

@@ -80,7 +80,7 @@ def _hooks(module: Module, cls: Class | None, site: Site) -> Problem | None:
         while made is not None and made.op == "getitem":
             made = made.args[0]
         name = made.attrs.get("name") if made is not None and made.op == "attribute" else None
-        if name is not None and cls is not None and name in module.project.hooked(module.path, cls.node.name):
+        if name is not None and cls is not None and name in module.project.hooked(module.path, cls.node.name, module.source.text):
             return Problem("guard", value.line, f"a forward hook is registered on `{name}`, which records the weights")
     return None
 

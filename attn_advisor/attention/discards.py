@@ -10,7 +10,7 @@ from attn_advisor.dataflow.values import Effect, Frame, Value
 
 
 def thrown_away(returned: Effect, site: Site, frame: Frame) -> str | None:
-    """What to do where every call in the project drops the part of the returned tuple that holds the weights; None if one keeps it."""
+    """Which call drops the part of the returned tuple that holds the weights, as every call in the project does; None if one keeps it."""
     function = frame.function
     if returned.value.op != "tuple" or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None
@@ -21,7 +21,7 @@ def thrown_away(returned: Effect, site: Site, frame: Frame) -> str | None:
         return None
     calls = [call for c in callers for call in c.calls]
     who = "the only call of it" if len(calls) == 1 else "every call of it"
-    return f"{who} (line {calls[0].lineno}) throws them away: return None in their place"
+    return f"{who} (line {calls[0].lineno}) throws them away"
 
 
 def _holds_weights(value: Value, site: Site) -> bool:

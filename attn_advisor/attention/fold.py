@@ -350,7 +350,7 @@ def _masked(link: Link, out: Folded, shapes: Shapes) -> None:
     strength = masks.fill_of(fill)
     if strength.strength in ("unknown", "weak"):
         if strength.strength == "weak":
-            text = f"fills masked scores with {strength.number:g}, which does not mask them" if strength.number is not None else "fills masked scores weakly"
+            text = f"fills masked scores with a mere {strength.number:g}" if strength.number is not None else "fills masked scores with too small a number"
             out.problems.append(Problem("refuse", line, text, "weak-fill"))
         else:
             out.problems.append(Problem("no fix", line, "fills masked scores with an unknown number"))

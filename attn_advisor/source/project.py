@@ -122,8 +122,8 @@ class Project:
             self._plain[path] = frozenset() if pattern.search(data) else frozenset(map(bytes.decode, _CLASS.findall(data)))
         return self._plain[path]
 
-    def hooked(self, path: Path, cls: str) -> frozenset[str]:
-        """Names of the attributes of class `cls` of file `path` that a file of the package registers forward hooks on.
+    def hooked(self, path: Path, cls: str, text: str) -> frozenset[str]:
+        """Names of the attributes of class `cls` of file `path` that `text` (the file's own) or a file of the package registers forward hooks on.
 
         A file counts if it is the class's own, or imports the class from there.
         """
@@ -131,12 +131,12 @@ class Project:
         if id(sources) not in self._hooking:
             self._hooking[id(sources)] = {file: data for file, data in sources.items() if b".register_forward" in data}
         hooking = self._hooking[id(sources)]
+        names = {m.decode() for m in _HOOK.findall(text.encode())} if ".register_forward" in text else set()
         if not hooking:
-            return frozenset()
+            return frozenset(names)
         imported = re.compile(rb"from\s+[\w.]*\b" + path.stem.encode() + rb"\s+import\s+(?:\([^)]*|[^\n]*)\b" + cls.encode() + rb"\b")
-        names: set[str] = set()
         for file, data in hooking.items():
-            if file == path or imported.search(data):
+            if imported.search(data):
                 names |= {m.decode() for m in _HOOK.findall(data)}
         return frozenset(names)
 

@@ -17,6 +17,7 @@ from attn_advisor.dataflow.attributes import definition
 from attn_advisor.dataflow.shapes import Dim, Shapes
 from attn_advisor.dataflow.values import Condition, Value
 
+_TURNS = ("transpose", "permute", "reshape", "rearrange", "einops_rearrange", "getitem", "part", "unsqueeze", "flatten", "unflatten", "repeat_interleave", "expand")
 EVENLY = "  # a fully masked row attends evenly, as before"
 
 
@@ -73,6 +74,13 @@ class Arguments:
     # -- operands -------------------------------------------------------------------------------------------------------------------------
     def _operands(self) -> None:
         site, target, writer = self.site, self.target, self.writer
+        for operand in (site.query, site.key, site.val):
+            rank = self.shapes.rank(operand.value)
+            if rank is not None and rank < 2:
+                raise Inexpressible(f"{self._try(operand.value)} has a single axis")
+        left, right = site.product.args[:2]
+        if site.product.op == "matmul" and not self.folded.items and right.op not in _TURNS and self.shapes.rank(left) is None and self.shapes.rank(right) is None:
+            self.problem("unsafe", site.product.line, f"{self._try(right)}, which is not transposed here, may have a single axis")
         texts = []
         for operand, tail in (
             (site.query, (site.query_axis, site.contracted)),
@@ -315,9 +323,9 @@ class Arguments:
         if fills and self._may_be_empty(fills):
             self._evenly(fills, adds)
         elif fills and not adds:
-            self.call.mask = self._optional([(self._laid(self._keep(i), i), i.conditions) for i in fills], "&", BITAND)
+            self.call.mask = self._optional([(self._laid(self._keep(i)), i.conditions) for i in fills], "&", BITAND)
         elif adds and not fills:
-            self.call.mask = self._optional([(self._laid(self._term(i), i), i.conditions) for i in adds], "+", masks_sum_level())
+            self.call.mask = self._optional([(self._laid(self._term(i)), i.conditions) for i in adds], "+", masks_sum_level())
         else:
             self.call.mask = self._filled(fills, adds)
 
@@ -457,8 +465,10 @@ class Arguments:
         return self._rows(self._under(masks.negated(item.keep, True), item.conditions), item)
 
     def _rows(self, text: Text, item: Item) -> Text:
-        """SDPA wants a mask of two axes at least."""
-        return Text(f"{text.at(ATOM)}[None, :]") if self.shapes.rank(item.value) == 1 else text
+        """SDPA wants a mask of two axes at least, under the view of the scores that all masks share."""
+        if self.shapes.rank(item.value) == 1:
+            text = Text(f"{text.at(ATOM)}[None, :]")
+        return self._rejoined(text, item)
 
     def _term(self, item: Item) -> Text:
         value = item.value
@@ -470,10 +480,8 @@ class Arguments:
             value = synthetic("neg", value)
         return self._rows(self._under(value, item.conditions), item)
 
-    def _laid(self, text: Text, item: Item | None = None) -> Text:
+    def _laid(self, text: Text) -> Text:
         """A mask for 4-D inputs: right-aligned as the scores were."""
-        if item is not None:
-            text = self._rejoined(text, item)
         if self.target.lead == 1:
             return Text(f"{text.at(ATOM)}.unsqueeze(0)")
         return text

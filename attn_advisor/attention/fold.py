@@ -149,9 +149,12 @@ def _product(site: Site, out: Folded) -> None:
     if alpha is not None and alpha.const != 1:
         _factor(Factor(alpha, False, (), scalar_kind(alpha), product.line), out)
     if beta is None or beta.const != 0:
+        term = product.args[0]
         if beta is not None and beta.const != 1:
-            out.problems.append(Problem("no fix", product.line, "baddbmm with a beta"))
-        out.items.append(Item("add", product.args[0], (), site.score_labels, product.line, "add"))
+            term = synthetic("mul", term, beta)
+            if scalar_kind(beta) != "number":
+                out.problems.append(Problem("no fix", product.line, "baddbmm with a beta that is not known to be a number"))
+        out.items.append(Item("add", term, (), site.score_labels, product.line, "add"))
 
 
 def _factor(factor: Factor, out: Folded) -> None:
@@ -242,6 +245,8 @@ def _multiplied(site: Site, link: Link, later: list[Link], out: Folded, skip: se
             if len(shape) > 2 or scalar == "parameter" or len(shape) == 0:
                 _factor(Factor(other, link.kind == "div", link.conditions, "parameter", line), out)
                 return
+        if shape is not None and len(shape) == 1:
+            out.problems.append(Problem("no fix", line, "multiplies the scores by a number for each key"))
         if shape is not None and len(shape) >= 2 and (scalar == "unknown" or shape[-2] != Dim(1)):
             out.problems.append(Problem("refuse", line, "multiplies the scores by a tensor", "weighted-scores"))
             return

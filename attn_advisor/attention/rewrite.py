@@ -82,6 +82,9 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     if dangling:
         folded.problems.append(Problem("no fix", dangling[0].lineno, f"`{dangling[0].id}` is still used"))
         return out
+    elsewhere = liveness.live(site.output, ())
+    if any(a.value.op == "dtype" and id(a.value) in elsewhere and not _within(a.node, [node, *removal.removed]) for a in about):
+        folded.problems.append(Problem("no fix", site.output.line, "the dtype of the scores, which autocast lowers, is used for something else"))
     changes = _later_changes(site, folded, frame)
     if any(p.kind == "no fix" for p in folded.problems):
         return out
@@ -262,15 +265,17 @@ def _place(site: Site, frame: Frame) -> tuple[ast.stmt, ast.expr] | Problem:
     return output.stmt, output.node
 
 
+_GRADIENT = ("no_grad", "inference_mode", "enable_grad", "set_grad_enabled")
 _HARMLESS = ("autocast", "record_function", "profile", "range", "annotate", "timer")
 
 
 def _contexts(value: Value) -> list[ast.AST]:
-    """The `with` blocks around the value's computation that may change what it means, those around the calls included."""
+    """The `with` blocks and decorators around the value's computation that may change what it means, those around the calls included."""
     if value.frame is None or value.stmt is None:
         return []
     around = value.frame.contexts_at.get(value.stmt, (value.frame.contexts, ()))[0]
-    return [w for w in around if not all(_called(i.context_expr) in _HARMLESS for i in w.items)]
+    decorators = [d for f in value.frame.ancestors() for d in getattr(f.function, "decorator_list", ()) if _called(d) in _GRADIENT]
+    return [*decorators, *(w for w in around if not all(_called(i.context_expr) in _HARMLESS for i in w.items))]
 
 
 def _called(node: ast.expr) -> str:

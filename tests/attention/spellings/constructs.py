@@ -379,13 +379,13 @@ def values_times_transposed_weights(q, k, v):
     return v @ attn.transpose(-2, -1)
 
 
-# exact, safe
+# exact, unsafe
 # inputs: dict(k=Tensor(("B", "H", "D", "S")))
 def key_already_transposed(q, k, v):
     return torch.softmax(q @ k / math.sqrt(q.size(-1)), -1) @ v
 
 
-# exact, safe: scale=
+# exact, unsafe: scale=
 # never: k.mT.size(-1) ** -0.5
 # inputs: dict(k=Tensor(("B", "H", "D", "S")))
 def scale_of_transposed_key_is_its_length(q, k, v):

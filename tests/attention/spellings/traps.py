@@ -645,3 +645,33 @@ def whole_numbers_added(q, k, v):
 # exact, none
 def divided_by_the_length_of_each_key(q, k, v):
     return (q @ k.mT / k.norm(dim=-1).unsqueeze(-2)).softmax(-1) @ v
+
+
+# exact, none
+class ScoresUnderNoGrad(nn.Module):
+    @torch.no_grad()
+    def weights(self, q, k):
+        return (q @ k.mT).softmax(-1)
+
+    def forward(self, q, k, v):
+        return self.weights(q, k) @ v
+
+
+# exact, none
+def expected_position(x, context):
+    position = torch.arange(context.size(1), dtype=x.dtype)
+    return (x @ context.mT).softmax(-1) @ position
+
+
+# exact, none
+def dtype_of_the_scores_elsewhere(q, k, v):
+    scores = q @ k.mT
+    nothing = torch.zeros(1, dtype=scores.dtype)
+    return scores.softmax(-1) @ v + nothing
+
+
+# any, not safe
+# inputs: dict(query=Tensor(("D",)), keys=Tensor(("S", "D")), values=Tensor(("S", "D")))
+def one_query_without_a_batch(query, keys, values):
+    """Either operand may have a single axis."""
+    return (keys @ query.unsqueeze(-1)).squeeze(-1).softmax(-1) @ values

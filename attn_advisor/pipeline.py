@@ -35,7 +35,7 @@ POOL_FILES = 40  # below this many files, starting processes costs more than it 
 CHUNK_FILES = 12
 COLLECT_AT = 500_000  # objects that are left over before the garbage collector runs
 # A file that imports one of these and never says "torch" computes with arrays of theirs.
-_OTHER_FRAMEWORK = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(?:tensorflow|jax|flax|paddle|mindspore|mxnet)\b", re.MULTILINE)
+_OTHER_FRAMEWORK = re.compile(rb"\n[ \t]*(?:import|from)[ \t]+(?:tensorflow|jax|flax|paddle|mindspore|mxnet)\b")
 _TORCH = re.compile(rb"\btorch\b")
 NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
@@ -356,14 +356,17 @@ def processors() -> int:
 
 @contextlib.contextmanager
 def lean_memory() -> Iterator[None]:
-    """The automatic garbage collector off: it would walk every syntax tree again and again. `_serial` calls it instead."""
+    """The automatic garbage collector off: it would walk every syntax tree again and again. `_serial` calls it instead.
+
+    What is there at the end is left out of later collections too: mostly the project's modules, which live as long as the process.
+    """
     was_on = gc.isenabled()
     gc.disable()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        gc.freeze()
         if was_on:
             gc.enable()
 

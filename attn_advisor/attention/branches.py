@@ -14,7 +14,7 @@ from attn_advisor.attention.liveness import Removal, only_refuses
 from attn_advisor.attention.site import Site
 from attn_advisor.dataflow.values import Frame
 from attn_advisor.findings import Edit
-from attn_advisor.source.module import Module
+from attn_advisor.source.module import Module, nodes_in
 
 _LOOPS = (
     ast.For,
@@ -92,7 +92,7 @@ def lines_of(region: Region, module: Module) -> tuple[int, int]:
 def blocks(function: ast.AST) -> list[list[ast.stmt]]:
     """Every statement list of a function."""
     found = []
-    for node in ast.walk(function):
+    for node in (function, *nodes_in(function)):
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
@@ -205,7 +205,7 @@ class Branches:
         left_out = [
             (name, v) for s, name, v in frame.bindings if id(s) in self.region.nodes and id(s) not in self._kept
         ]
-        for node in ast.walk(frame.function):
+        for node in nodes_in(frame.function):
             if isinstance(node, (ast.Nonlocal, ast.Global)) and any(name in node.names for name, _ in left_out):
                 return node.lineno
         gone = {id(v) for _, v in left_out}
@@ -234,9 +234,9 @@ class Branches:
         left_out = set(self._unset())
         nested = {
             id(n)
-            for f in ast.walk(self.frame.function)
+            for f in nodes_in(self.frame.function)
             if isinstance(f, (ast.FunctionDef, ast.Lambda, ast.AsyncFunctionDef)) and f is not self.frame.function
-            for n in ast.walk(f)
+            for n in nodes_in(f)
         }
         for node in self._reads():
             if node.id in left_out and (id(node) in nested or node not in self.frame.name_values):
@@ -248,7 +248,7 @@ class Branches:
         looped = bool(self.frame.contexts_at[self.region.first][1])
         return [
             n
-            for n in ast.walk(self.frame.function)
+            for n in nodes_in(self.frame.function)
             if isinstance(n, ast.Name)
             and isinstance(n.ctx, (ast.Load, ast.Del))
             and id(n) not in self.region.nodes

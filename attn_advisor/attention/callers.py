@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attn_advisor.dataflow.statements import Interpreter, interpret
 from attn_advisor.dataflow.values import Frame, Value
-from attn_advisor.source.module import Class, Function, Module, names_in
+from attn_advisor.source.module import Class, Function, Module, names_in, nodes_in
 
 _MOST_CALLERS = 8
 
@@ -156,7 +156,7 @@ def _own_calls(module: Module, function: Function, cls: Class) -> list[Caller] |
             calls = [n for n in ast.walk(method) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == function.name and isinstance(n.func.value, ast.Name) and n.func.value.id == "self"]
             callers.append(Caller(method, calls, cls))
             called |= {id(c.func) for c in calls}
-    others = [n for n in ast.walk(module.tree) if isinstance(n, ast.Attribute) and n.attr == function.name and id(n) not in called]
+    others = [n for n in nodes_in(module.tree) if isinstance(n, ast.Attribute) and n.attr == function.name and id(n) not in called]
     return None if others else callers
 
 

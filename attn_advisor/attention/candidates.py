@@ -13,15 +13,19 @@ from dataclasses import dataclass, field
 from attn_advisor.dataflow.attributes import statements
 from attn_advisor.source.module import Class, Function, Module, names_in
 
-_SOFT = re.compile(r"[sS]oft_?[mM]ax|SOFTMAX|\bexp_?\b")
-_PRODUCT = re.compile(r"@|matmul|bmm|einsum|contract|\bmm\b")
-_EITHER = re.compile(f"{_SOFT.pattern}|{_PRODUCT.pattern}".encode())
+_SOFT = re.compile(r"[sS]oft_?[mM]ax|SOFTMAX")
+_EXP = re.compile(r"exp(?<!\wexp)_?\b")
+_PRODUCT = ("@", "matmul", "bmm", "einsum", "contract")
+_MM = re.compile(r"mm(?<!\wmm)\b")
+_EITHER = re.compile(f"{_SOFT.pattern}|{_EXP.pattern}|{'|'.join(_PRODUCT)}|{_MM.pattern}".encode())
 _PRODUCT_CALL = re.compile(r" @ |(?:matmul|bmm_?|einsum|contract|\bmm)\s*\(")
+_COMMENT = re.compile(r"\n[ \t]*#.*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _OF_SELF = re.compile(r"self\.(\w+)")
 _OF_SUPER = re.compile(r"super\([^()]*\)\.(\w+)")
 
 Key = tuple[Module, Function, Class | None]
+Meaning = Key | Class | ast.expr
 
 
 @dataclass(frozen=True)
@@ -67,16 +71,17 @@ class Candidates:
     module: Module
     _own: dict[tuple[int, int], Reach] = field(default_factory=dict)
     _reaches: dict[tuple[int, int], Reach] = field(default_factory=dict)
-    _names: dict[int, frozenset[str]] = field(default_factory=dict)
+    _names: dict[int, dict[str, list[Meaning]]] = field(default_factory=dict)
+    _globally: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def may_hold(self, function: Function, cls: Class | None) -> bool:
-        """Whether a softmax and a product may meet in the function: in its text, or in calls of which not each holds a whole attention."""
+        """Whether a softmax and a product may meet in the function: it has a product itself, or calls what has one and not a whole attention."""
         own = self._mentioned((self.module, function, cls))
         if own.soft and own.product:
             return True
         callees = [r for r in map(self._reach, own.callees) if r.soft or r.product]
         soft, product = own.soft or any(r.soft for r in callees), own.product or any(r.product for r in callees)
-        return soft and product and (own.product or not all(r.complete for r in callees))
+        return soft and product and (own.product or any(r.product and not r.complete for r in callees))
 
     def _reach(self, root: Key) -> Reach:
         """What the function and all it calls, and so on, mention."""
@@ -114,25 +119,23 @@ class Candidates:
 
     def _named(self, own: Reach, module: Module, names: frozenset[str], words: frozenset[str], depth: int = 0) -> None:
         """Take in functions, classes and constants of the module, its own and imported ones, among the names."""
+        known = self._names.setdefault(id(module), {})
         for name in names if module.star_imports else names & self._globals(module):
-            if name in module.functions:
-                own.callees.append((module, module.functions[name], None))
-            elif name in module.classes:
-                own.callees += _instance(module.classes[name], words)
-            elif name in module.constants and depth < 2:
-                self._named(own, module, own.include(module.constants[name]), words, depth + 1)
-            if name not in module.functions and not _only_a_class(module, name):
-                found = module.imported(name)
-                if isinstance(found, Class):
-                    own.callees += _instance(found, words)
-                elif found is not None and isinstance(found[1], (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    own.callees.append((found[0], found[1], None))
+            if name not in known:
+                known[name] = _meaning(module, name)
+            for meaning in known[name]:
+                if isinstance(meaning, Class):
+                    own.callees += _instance(meaning, words)
+                elif isinstance(meaning, tuple):
+                    own.callees.append(meaning)
+                elif depth < 2:
+                    self._named(own, module, own.include(meaning), words, depth + 1)
 
     def _globals(self, module: Module) -> frozenset[str]:
-        """Names of the module that stand for something."""
-        if id(module) not in self._names:
-            self._names[id(module)] = frozenset().union(module.functions, module.classes, module.constants, module.imports)
-        return self._names[id(module)]
+        """Names of the module that may stand for something of the project."""
+        if id(module) not in self._globally:
+            self._globally[id(module)] = frozenset({*module.functions, *module.classes, *module.constants, *module.imports})
+        return self._globally[id(module)]
 
     def _attribute(self, own: Reach, cls: Class, name: str, words: frozenset[str]) -> None:
         """Take in what `self.name` is: a method, or what the constructor or the class sets it to."""
@@ -169,6 +172,32 @@ def _held(cls: Class) -> dict[str, list[ast.expr]]:
     return found
 
 
+def _meaning(module: Module, name: str) -> list[Meaning]:
+    """What a module-level name may stand for."""
+    if name in module.functions:
+        return [(module, module.functions[name], None)]
+    found: list[Meaning] = []
+    if name in module.classes:
+        found.append(module.classes[name])
+    elif name in module.constants:
+        found.append(module.constants[name])
+    if not _only_a_class(module, name):
+        imported = module.imported(name)
+        if isinstance(imported, Class):
+            found.append(imported)
+        elif imported is not None and isinstance(imported[1], (ast.FunctionDef, ast.AsyncFunctionDef)):
+            found.append((imported[0], imported[1], None))
+    return found
+
+
+def _is_soft(text: str) -> bool:
+    return ("oft" in text or "SOFT" in text) and _SOFT.search(text) is not None or "exp" in text and _EXP.search(text) is not None
+
+
+def _is_product(text: str) -> bool:
+    return any(word in text for word in _PRODUCT) or "mm" in text and _MM.search(text) is not None
+
+
 def _in_value(value: ast.expr) -> tuple[frozenset[str], bool, bool]:
     """(names, mentions a softmax, mentions a product) of a value; kept with it."""
     found = value.__dict__.get("_mentions")
@@ -178,7 +207,7 @@ def _in_value(value: ast.expr) -> tuple[frozenset[str], bool, bool]:
         else:
             names = names_in(value).plain | names_in(value).attributes
             text = " ".join(names)
-            found = names, _SOFT.search(text) is not None, _PRODUCT.search(text) is not None
+            found = names, _is_soft(text), _is_product(text)
         value.__dict__["_mentions"] = found
     return found
 
@@ -197,7 +226,7 @@ def _in_text(module: Module, function: Function) -> Mentions:
         text = _text(module, function)
         words = frozenset(_WORD.findall(text))
         meant = " ".join([text, *(module.imports[n].qualified for n in words & module.imports.keys())])
-        soft, product = _SOFT.search(meant) is not None, _PRODUCT.search(meant) is not None
+        soft, product = _is_soft(meant), _is_product(meant)
         calls = len(_PRODUCT_CALL.findall(text)) if product else 0
         found = Mentions(soft, product, calls, words, frozenset(_OF_SELF.findall(text)), frozenset(_OF_SUPER.findall(text)))
         function.__dict__["_mentions"] = found
@@ -205,8 +234,8 @@ def _in_text(module: Module, function: Function) -> Mentions:
 
 
 def _text(module: Module, function: Function) -> str:
-    """The function's lines without its docstring."""
+    """The function's lines without its docstring and comment lines."""
     text, first = module.source.lines(function), function.body[0]
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and first.lineno > function.lineno and len(function.body) > 1:
-        return text.replace(module.source.lines(first), "", 1)
-    return text
+        text = text.replace(module.source.lines(first), "", 1)
+    return _COMMENT.sub("", text) if "#" in text else text

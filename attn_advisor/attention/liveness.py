@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from attn_advisor.attention.fold import none_test
 from attn_advisor.dataflow.evaluate import storage
 from attn_advisor.dataflow.values import Effect, Frame, Graph, Value
+from attn_advisor.source.module import nodes_in
 
 CHECKS = ("assert", "raise")
 CALLS = frozenset({"call", "method", "apply", "py_print"})
@@ -157,7 +158,7 @@ class Removal:
         for stmt in self.removed:
             skip.update(id(n) for n in ast.walk(stmt))
         found = []
-        for node in ast.walk(self.frame.function):
+        for node in nodes_in(self.frame.function):
             if isinstance(node, ast.Name) and id(node) not in skip and node.id in bound and isinstance(node.ctx, (ast.Load, ast.Del)):
                 value = self.frame.name_values.get(node)
                 if value is None or id(value) in gone:

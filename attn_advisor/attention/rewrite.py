@@ -20,7 +20,7 @@ from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.statements import Interpreter
 from attn_advisor.dataflow.values import Effect, Frame, Graph, Value
 from attn_advisor.findings import Edit
-from attn_advisor.source.module import Module
+from attn_advisor.source.module import Module, nodes_in
 
 SDPA = "scaled_dot_product_attention"
 _SAME_OBJECT = frozenset({"phi", "dropout", "cast", "identity", "loop"})  # may hand back the very tensor they are given
@@ -317,7 +317,7 @@ root_statement = _root_statement
 
 
 def _names(function: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(function) if isinstance(n, ast.Name)} | {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
+    return {n.id if isinstance(n, ast.Name) else n.arg for n in nodes_in(function) if isinstance(n, (ast.Name, ast.arg))}
 
 
 def _later_changes(site: Site, folded: Folded, frame: Frame) -> list[Edit]:
@@ -396,7 +396,8 @@ def view_edits(output: Value, module: Module) -> list[Edit]:
 def functional_name(module: Module, frame: Frame) -> tuple[str, bool]:
     """(how the file names torch.nn.functional, whether an import must be added)."""
     local = _names(frame.function)
-    stored = {n.id for n in ast.walk(frame.function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {a.arg for a in ast.walk(frame.function) if isinstance(a, ast.arg)}
+    nodes = nodes_in(frame.function)
+    stored = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {a.arg for a in nodes if isinstance(a, ast.arg)}
     for name, value in frame.env.items():
         if value.op == "import" and value.attrs["qualified"] == FUNCTIONAL and "." not in name:
             return name, False
@@ -573,7 +574,7 @@ def _ends_line(rest: str) -> bool:
 def _blocks(function: ast.AST) -> list[list[ast.stmt]]:
     """Every statement list of a function, outermost first."""
     found = []
-    for node in ast.walk(function):
+    for node in (function, *nodes_in(function)):
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if isinstance(block, list) and block and isinstance(block[0], ast.stmt):

@@ -8,7 +8,7 @@ import re
 from attn_advisor.autograd.attributes import number_arguments
 from attn_advisor.autograd.operations import CREATORS, table, torch_function
 from attn_advisor.autograd.values import NUMBER, OBJECT, Memory, State, Value
-from attn_advisor.source.module import Class, Function, Module
+from attn_advisor.source.module import Class, Function, Module, nodes_in
 
 # Methods and attributes that tensors have and numpy arrays, lists and dictionaries do not.
 _TENSOR_ONLY = set(
@@ -52,7 +52,7 @@ def evidence(module: Module, function: Function) -> set[str]:
     found: set[str] = set()
     if function.name == "forward":
         found.update(argument.arg for argument in parameters_of(function, True) if USUAL_TENSORS.match(argument.arg))
-    for node in ast.walk(function):
+    for node in nodes_in(function):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in _TENSOR_ONLY:
             found.add(node.value.id)
         elif isinstance(node, ast.Call) and node.args:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from attn_advisor.autograd.arguments import parameters_of
 from attn_advisor.autograd.expressions import Attributes
 from attn_advisor.autograd.interpret import Hazard, Interpreter, context_of
 from attn_advisor.autograd.values import Value
-from attn_advisor.source.module import Class, Function, Module
+from attn_advisor.source.module import Class, Function, Module, nodes_in
 
 _OPEN = ("forward", "__call__")  # called by code that is not in sight
 
@@ -32,22 +32,22 @@ class Callers:
         self.attributes = attributes
         self._calls: dict[str, list[Call]] = {}
 
-    @cached_property
-    def _sites(self) -> dict[str, list[tuple[ast.Call, str, Function, Class | None]]]:
-        """Called name -> calls with the function they stand in."""
-        found: dict[str, list[tuple[ast.Call, str, Function, Class | None]]] = {}
+    def _sites(self, called: str) -> Iterator[tuple[ast.Call, str, Function, Class | None]]:
+        """Calls of a name, each with the function it stands in."""
         for name, function, cls in self.module.all_functions():
-            for node in ast.walk(function):
+            if called not in self.module.source.lines(function):
+                continue
+            for node in nodes_in(function):
                 if isinstance(node, ast.Call):
-                    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                    found.setdefault(called, []).append((node, name, function, cls))
-        return found
+                    func = node.func
+                    if (func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")) == called:
+                        yield node, name, function, cls
 
     def calls(self, called: str) -> list[Call]:
         if called not in self._calls:
             self._calls[called] = []
             by_function: dict[Function, tuple[str, Class | None, set[ast.Call]]] = {}
-            for node, name, function, cls in self._sites.get(called, []):
+            for node, name, function, cls in self._sites(called):
                 by_function.setdefault(function, (name, cls, set()))[2].add(node)
             for function, (name, cls, nodes) in by_function.items():
                 context = context_of(self.module, function, cls, name)

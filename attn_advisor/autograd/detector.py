@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -16,11 +17,20 @@ from attn_advisor.findings import Detection
 from attn_advisor.source.module import Class, Function, Module
 
 # Lines that may change a tensor in place. Not: `+= (item,)`, `+= [...]`, `+= "..."`, `d["key"] = ...`, `name: list[int] = ...`.
-_INPLACE = re.compile(
-    r"""(?:<<|>>|[-+*/|&^%])=(?!=)(?!\s*(?:\([\w.\[\]]*,\s*\)|["'f\[]))|[a-zA-Z0-9]_\(|(?<!["'])\]\s*=(?!=)|[(,]\s*out\s*="""
+# Each pattern begins with a letter or sign of its own, not with a choice: `re` finds those many times faster.
+_INPLACE = tuple(
+    map(
+        re.compile,
+        (
+            r"""=(?!=)(?:(?<=[-+*/|&^%]=)|(?<=<<=)|(?<=>>=))(?!\s*(?:\([\w.\[\]]*,\s*\)|["'f\[]))""",
+            r"""_\((?<=[a-zA-Z0-9]_\()""",
+            r"""\](?<!["']\])\s*=(?!=)""",
+            r"""out(?<=[(,\s]out)\s*=""",
+        ),
+    )
 )
 _ANNOTATED = re.compile(r"\s*(?!else\b|try\b|finally\b)\w+\s*:")
-_INPLACE_LAYER = re.compile(r"\binplace\s*=\s*True")
+_INPLACE_LAYER = re.compile(r"inplace\s*=\s*True")
 UNSEEN = "is changed where autograd does not see it: the gradient will be that of the old computation, without an error"
 REPEATED = "is changed in a function that checkpoint runs again during backward: it changes twice"
 CODES = {"result": "ATN501", "outputs": "ATN502", "leaf": "ATN502", "input": "ATN503", "silent": "ATN504"}
@@ -51,7 +61,9 @@ def candidates(module: Module) -> tuple[list[int], list[int]]:
     """(rows that may hold an in-place change, rows that may make a layer which works in place), sorted."""
     source, text = module.source, module.source.text
     rows = set()
-    for match in _INPLACE.finditer(text):
+    for match in itertools.chain.from_iterable(pattern.finditer(text) for pattern in _INPLACE):
+        if text[match.start()] == "o" and text[max(match.start() - 100, 0) : match.start()].rstrip()[-1:] not in ("(", ","):
+            continue
         if text[match.start()] == "]" and _ANNOTATED.match(text, text.rfind("\n", 0, match.start()) + 1, match.start()):
             continue
         rows.add(source.position(match.end() - 1)[0])

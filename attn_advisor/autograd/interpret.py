@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from attn_advisor.autograd import calls
@@ -18,7 +19,7 @@ from attn_advisor.source.module import Class, Function, Module
 
 Kind = Literal["result", "outputs", "leaf", "input", "silent", "alias", "argument"]
 _ORDER: tuple[Kind, ...] = ("outputs", "leaf", "result", "input", "silent", "argument", "alias")
-_CHECKPOINT = re.compile(r"\bcheckpoint\(\s*(?:self\.)?(\w+)")
+_CHECKPOINT = re.compile(r"checkpoint\((?<!\wcheckpoint\()\s*(?:self\.)?(\w+)")
 _NO_MODE = re.compile(r"(^|\.)(no_grad|inference_mode)$")
 
 
@@ -60,6 +61,12 @@ class Context:
     checkpointed: bool = False  # torch.utils.checkpoint runs it again during backward
 
 
+@lru_cache(maxsize=1)
+def checkpointed(text: str) -> frozenset[str]:
+    """Names of the functions that a file hands to checkpoint."""
+    return frozenset(_CHECKPOINT.findall(text))
+
+
 def context_of(module: Module, function: Function, cls: Class | None, name: str) -> Context:
     decorators = [
         module.qualified(d.func if isinstance(d, ast.Call) else d) or ast.unparse(d) for d in function.decorator_list
@@ -79,12 +86,12 @@ def context_of(module: Module, function: Function, cls: Class | None, name: str)
     )
     quiet = quiet or (cls is None and optimizes(module))
     quiet = quiet or any("triton" in d or "custom_fwd" in d or "tl.jit" in d for d in decorators)
-    text = ast.get_docstring(function) or ""
+    text = ast.get_docstring(function, clean=False) or ""
     documented = (short.endswith("_") and not short.startswith("__")) or bool(
         re.search(r"\bin[- ]?place\b", text, re.IGNORECASE)
     )
     no_grad = any(_NO_MODE.search(d) for d in decorators)
-    again = "checkpoint(" in module.source.text and short in _CHECKPOINT.findall(module.source.text)
+    again = "checkpoint(" in module.source.text and short in checkpointed(module.source.text)
     return Context(name, no_grad, quiet, documented, again)
 
 

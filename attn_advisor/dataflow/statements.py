@@ -9,7 +9,7 @@ from attn_advisor.dataflow import build
 from attn_advisor.dataflow.attributes import class_of
 from attn_advisor.dataflow.evaluate import _BINARY, MAX_DEPTH, Evaluator, store_key
 from attn_advisor.dataflow.values import Condition, Effect, Frame, Graph, Value
-from attn_advisor.source.module import Class, Function, Module, import_bindings
+from attn_advisor.source.module import Class, Function, Module, import_bindings, nodes_in
 
 _LARGEST_INLINED = 400  # lines
 
@@ -262,7 +262,7 @@ class Interpreter(Evaluator):
     def _assigned(self, body: Sequence[ast.stmt]) -> set[str]:
         names: set[str] = set()
         for stmt in body:
-            for node in ast.walk(stmt):
+            for node in (stmt, *nodes_in(stmt)):
                 if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
                     names.add(node.id)
         return names

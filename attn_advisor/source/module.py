@@ -105,6 +105,22 @@ class Names:
     of_self: frozenset[str]
 
 
+def nodes_in(node: ast.AST) -> list[ast.AST]:
+    """All nodes of a definition, in the order of `ast.walk`; kept with the node."""
+    found = node.__dict__.get("_nodes")
+    if found is None:
+        found = [node]
+        for at in found:
+            for field_name in at._fields:
+                child = getattr(at, field_name, None)
+                if isinstance(child, list):
+                    found += [c for c in child if isinstance(c, ast.AST)]
+                elif isinstance(child, ast.AST):
+                    found.append(child)
+        node.__dict__["_nodes"] = found = found[1:]  # without itself: no circle
+    return found
+
+
 def names_in(node: ast.AST) -> Names:
     """The names a definition mentions; kept with the node."""
     found = node.__dict__.get("_names")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from bisect import bisect_right
 from functools import cached_property
 
@@ -23,9 +24,7 @@ class SourceText:
         """Offset of the first code point of each row."""
         text, starts, at = self.text, [0], 0
         if "\r" not in text:
-            while (at := text.find("\n", at) + 1) > 0:
-                starts.append(at)
-            return starts
+            return [0, *itertools.accumulate(len(line) + 1 for line in text.split("\n")[:-1])]
         for at, char in enumerate(text):
             if char == "\n" or (char == "\r" and text[at + 1 : at + 2] != "\n"):
                 starts.append(at + 1)

@@ -33,7 +33,7 @@ from attn_advisor.source.text import SourceText
 Mode = Literal["check", "fix", "diff"]
 POOL_FILES = 40  # below this many files, starting processes costs more than it gains
 CHUNK_FILES = 12
-COLLECT_AT = 500_000  # objects that are left over before the garbage collector runs
+COLLECT_AT = 1_500_000  # objects that are left over before the garbage collector runs
 # A file that imports one of these and never says "torch" computes with arrays of theirs.
 _OTHER_FRAMEWORK = re.compile(rb"\n[ \t]*(?:import|from)[ \t]+(?:tensorflow|jax|flax|paddle|mindspore|mxnet)\b")
 _TORCH = re.compile(rb"\btorch\b")

@@ -41,6 +41,7 @@ def _calls(module: Module, function: Function, cls: Class | None, name: str) -> 
     found: list[Value] = []
     for caller in callers:
         interpreter, root = interpret(module, caller.function, caller.cls)
+        vars(module).setdefault("_graphs", []).append(interpreter.graph)  # for release(): the arguments are looked at later
         given = _inlined(interpreter, root, function, caller, name) if not caller.through_loop else _looped(interpreter, function, caller, name)
         if given is None:
             return []
@@ -86,11 +87,11 @@ def _looped(interpreter: Interpreter, function: Function, caller: Caller, name: 
 def _known_elsewhere(module: Module, name: str) -> bool:
     """Whether another file of the package may import the name from this one, directly or through star imports."""
     word = name.encode()
-    others = {path: data for path, data in module.project.package_sources(module.path).items() if path != module.path}
+    starred = module.project.sources_with(module.path, b"import *")
     providers = {module.path.stem}
     for _ in range(3):  # files that hand on everything of a provider
         stars = re.compile(rb"from\s+[\w.]*\b(?:" + "|".join(sorted(providers)).encode() + rb")\s+import\s+\*")
-        more = {p.parent.name if p.stem == "__init__" else p.stem for p, data in others.items() if b"import *" in data and stars.search(data)}
+        more = {p.parent.name if p.stem == "__init__" else p.stem for p, data in starred.items() if p != module.path and stars.search(data)}
         if more <= providers:
             break
         providers |= more
@@ -98,7 +99,7 @@ def _known_elsewhere(module: Module, name: str) -> bool:
     used = re.compile(
         rb"from\s+(?:[\w.]*\b(?:" + named + rb")|\.+)\s+import\s+(?:\([^)]*|[^\n]*)\b" + word + rb"\b|\b(?:" + named + rb")\." + word + rb"\b"
     )
-    return any(word in data and used.search(data) for data in others.values())
+    return any(path != module.path and used.search(data) for path, data in module.project.sources_with(module.path, word).items())
 
 
 def _users(module: Module, cls: Class) -> list[Caller] | None:

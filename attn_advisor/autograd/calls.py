@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import replace
 
 from attn_advisor.autograd.operations import CONTIGUOUS, CREATORS, Form, table
-from attn_advisor.autograd.values import Saved, State, Value, new
+from attn_advisor.autograd.values import Saved, State, Value, new, replace
 
 _KEYWORDS = {"input": "self", "self": "input", "axis": "dim", "tensors": "tensors", "mat2": "other", "x": "self"}
 _DROPOUT = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout"}

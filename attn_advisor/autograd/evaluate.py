@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import replace
 from typing import Any
 
 from attn_advisor.autograd import calls
@@ -20,7 +19,7 @@ from attn_advisor.autograd.operations import (
     torch_function,
     writes,
 )
-from attn_advisor.autograd.values import NUMBER, NUMPY, OBJECT, Memory, Value, joined, new
+from attn_advisor.autograd.values import NUMBER, NUMPY, OBJECT, Memory, Value, joined, new, replace
 
 # Members of a module that give one tensor, whatever class they are of.
 _GIVES_TENSOR = re.compile(

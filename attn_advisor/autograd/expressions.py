@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import replace
 
 from attn_advisor.autograd import calls
 from attn_advisor.autograd.attributes import BUFFER, PARAMETER, TENSOR, Attribute, Layer
 from attn_advisor.autograd.attributes import NUMBER as NUMBER_ATTRIBUTE
 from attn_advisor.autograd.operations import AUGMENTED
-from attn_advisor.autograd.values import NUMBER, NUMPY, OBJECT, Memory, State, Value, joined, new
+from attn_advisor.autograd.values import NUMBER, NUMPY, OBJECT, Memory, State, Value, joined, new, replace
 from attn_advisor.source.module import Class, Module
 
 _PROPERTIES = {"T", "mT", "H", "mH", "real", "imag"}

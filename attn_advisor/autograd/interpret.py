@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from attn_advisor.autograd.evaluate import Evaluator
 from attn_advisor.autograd.expressions import Attributes
 from attn_advisor.autograd.operations import AUGMENTED, table
 from attn_advisor.autograd.reads import used_later
-from attn_advisor.autograd.values import OBJECT, Memory, Saved, State, Value, merged
+from attn_advisor.autograd.values import OBJECT, Memory, Saved, State, Value, merged, replace
 from attn_advisor.source.module import Class, Function, Module
 
 Kind = Literal["result", "outputs", "leaf", "input", "silent", "alias", "argument"]

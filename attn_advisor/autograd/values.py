@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 Origin = Literal["new", "argument", "parameter", "buffer", "attribute", "unknown"]
 
@@ -23,6 +23,16 @@ class Memory:
 
     def __repr__(self) -> str:
         return f"<{self.origin} {self.name} {getattr(self.node, 'lineno', '')}>"
+
+
+Made = TypeVar("Made")
+
+
+def replace(value: Made, **changes: Any) -> Made:
+    """A copy with some fields changed: `dataclasses.replace` for values and what is saved, several times faster."""
+    made = object.__new__(type(value))
+    vars(made).update(vars(value), **changes)
+    return made
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ def new(
 
 def joined(first: Value, second: Value) -> Value:
     """What is known where two paths meet."""
-    if first == second:
+    if first is second or first == second:
         return first
     if {first.kind, second.kind} <= {"tensor", "unknown"}:
         kind = first.kind if first.kind == second.kind else "unknown"
@@ -171,9 +181,10 @@ def merged(states: list[State]) -> State:
     for other in alive[1:]:
         for name, value in other.names.items():
             known = result.names.get(name)
-            result.names[name] = value if known is None else joined(known, value)
+            if known is not value:
+                result.names[name] = value if known is None else joined(known, value)
         for memory, kept in other.saved.items():
-            for saved in kept:
+            for saved in kept if result.saved.get(memory) is not kept else ():
                 result._keep([memory], saved)
         result.graph |= other.graph
         result.trained |= other.trained

@@ -207,10 +207,13 @@ class Graph:
         """Undo the links that run in circles. The graph is of no use afterwards, but it is freed at once, and the syntax trees with it."""
         for value in self.values:
             for arg in value.args:
-                if arg.frame is not None and getattr(arg.frame, "graph", None) is not self:
+                if arg.frame is None:
+                    arg.users.clear()
+                elif getattr(arg.frame, "graph", None) is not self:
                     arg.users = [user for user in arg.users if user is not value]  # it lives on, with its class
         for value in self.values:
             value.users.clear()
+            value.attrs.clear()
         for frame in self.frames:
             vars(frame).clear()
         vars(self).clear()
@@ -227,9 +230,12 @@ class Graph:
 
 def release(module: Module) -> None:
     """Let go of a file that is done with: its definitions point back at it, so that only the garbage collector could free its tree."""
+    graphs = vars(module).pop("_graphs", [])
     for cls in vars(module).get("classes", {}).values():
-        frame = vars(cls).pop("_init_frame", None)
-        if frame is not None and hasattr(frame, "graph"):
-            frame.graph.release()
+        frames = [vars(cls).pop("_init_frame", None), *(v.frame for v in vars(cls).pop("_definitions", {}).values() if v is not None)]
+        graphs += [f.graph for f in frames if f is not None and getattr(f, "module", None) is module]
         vars(cls).clear()
+    for graph in graphs:
+        if hasattr(graph, "values"):
+            graph.release()
     vars(module).clear()

@@ -28,7 +28,7 @@ class Project:
         self._modules: dict[Path, Module | None] = {}
         self._exists: dict[Path, Path | None] = {}
         self._sources: dict[Path, dict[Path, bytes]] = {}
-        self._hooking: dict[int, dict[Path, bytes]] = {}
+        self._holding: dict[tuple[int, bytes], dict[Path, bytes]] = {}
         self._plain: dict[Path, frozenset[str]] = {}
         self._resolved: dict[tuple[Path, str, int], Path | None] = {}
 
@@ -112,6 +112,14 @@ class Project:
             self._sources[folder] = found
         return self._sources[folder]
 
+    def sources_with(self, path: Path, word: bytes) -> dict[Path, bytes]:
+        """Those of `package_sources` that the word occurs in."""
+        sources = self.package_sources(path)
+        key = (id(sources), word)
+        if key not in self._holding:
+            self._holding[key] = {file: data for file, data in sources.items() if word in data}
+        return self._holding[key]
+
     def classes_without(self, path: Path, pattern: re.Pattern[bytes]) -> frozenset[str]:
         """Names of the module-level classes of a file that the pattern does not occur in, as seen without parsing it; none of another file."""
         if path not in self._plain:
@@ -127,10 +135,7 @@ class Project:
 
         A file counts if it is the class's own, or imports the class from there.
         """
-        sources = self.package_sources(path)
-        if id(sources) not in self._hooking:
-            self._hooking[id(sources)] = {file: data for file, data in sources.items() if b".register_forward" in data}
-        hooking = self._hooking[id(sources)]
+        hooking = self.sources_with(path, b".register_forward")
         names = {m.decode() for m in _HOOK.findall(text.encode())} if ".register_forward" in text else set()
         if not hooking:
             return frozenset(names)

@@ -141,9 +141,8 @@ class Checker:
         """Detectors that can find something in these bytes."""
         if not self.search:
             return list(self.detectors)
-        if _OTHER_FRAMEWORK.search(data) and not _TORCH.search(data):
-            return []
-        return [name for name, search in self.detectors.items() if any(text in data for text in search)]
+        due = [name for name, search in self.detectors.items() if any(text in data for text in search)]
+        return [] if due and _OTHER_FRAMEWORK.search(data) and not _TORCH.search(data) else due
 
     def _detect(self, source: SourceText, due: Sequence[str]) -> list[Detection]:
         from attn_advisor.dataflow.values import release

@@ -76,9 +76,12 @@ class Candidates:
 
     def may_hold(self, function: Function, cls: Class | None) -> bool:
         """Whether a softmax and a product may meet in the function: it has a product itself, or calls what has one and not a whole attention."""
-        own = self._mentioned((self.module, function, cls))
-        if own.soft and own.product:
+        text = _in_text(self.module, function)
+        if text.soft and text.product:
             return True
+        if function.name == "__init__":  # makes modules and calls none
+            return False
+        own = self._mentioned((self.module, function, cls))
         callees = [r for r in map(self._reach, own.callees) if r.soft or r.product]
         soft, product = own.soft or any(r.soft for r in callees), own.product or any(r.product for r in callees)
         return soft and product and (own.product or any(r.product and not r.complete for r in callees))

@@ -32,6 +32,19 @@ MAX_DEPTH = 6
 _MODULE_OPERATIONS = {"Softmax": "softmax", "Dropout": "dropout", "Identity": "identity"}
 
 
+class _Names(dict[type, str]):
+    """Names of the methods for each type of node."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def __missing__(self, kind: type) -> str:
+        return self.setdefault(kind, self.prefix + kind.__name__)
+
+
+_VISIT = _Names("eval_")
+
+
 class Evaluator:
     """Turns expressions into values of one graph. Statements are in statements.py, which subclasses this."""
 
@@ -51,7 +64,7 @@ class Evaluator:
         self.graph.budget -= 1
         if self.graph.budget < 0:
             return self.opaque(node, frame)
-        visit = getattr(self, "eval_" + type(node).__name__, None)
+        visit = getattr(self, _VISIT[type(node)], None)
         if visit is None:
             children = [self.eval(c, frame) for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
             return self.opaque(node, frame, *children)

@@ -323,9 +323,11 @@ class Shapes:
             return getattr(v.frame.function if v.frame else None, "name", "") == "__init__"
         if v.op in ("attribute", "buffer"):
             made = definition(v)
-            return made is not None and (made.op in ("const", "pow", "number") or made.op in ("div", "mul", "sqrt") and all(self._scalar(a) for a in made.args))
-        if v.op in ("pow", "div", "mul"):
+            return made is not None and (made.op == "pow" or made.op != "param" and self._scalar(made))
+        if v.op in ("pow", "div", "mul", "add", "sub", "neg", "floordiv", "or"):
             return all(self._scalar(a) for a in v.args)
+        if v.op == "phi":
+            return all(self._scalar(a) for a in v.args[1:])
         return False
 
     def _pow(self, v: Value) -> Shape | None:

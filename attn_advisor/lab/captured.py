@@ -57,8 +57,10 @@ def _leaf(value: Any, grad: bool) -> Any:
     return value.detach().requires_grad_(grad and value.is_floating_point())
 
 
-def program(source: Source, versions: dict[str, Version], unavailable: dict[str, str], problem: str) -> CapturedProgram:
-    """A program for the cut's versions. Raises CannotRun with both problems if the module cannot be built either."""
+def program(
+    source: Source, free: list[str], versions: dict[str, Version], unavailable: dict[str, str], problem: str
+) -> CapturedProgram:
+    """A program for the cut's versions, which take the names `free`. Raises CannotRun with both problems if the module cannot be built either."""
     try:
         made = module_level.module_class(source)
         place, module_specs, tiny = module_level.solved(source, made)
@@ -80,10 +82,10 @@ def program(source: Source, versions: dict[str, Version], unavailable: dict[str,
 
     arguments = inputs.make_all(module_specs, tiny, torch.float32, torch.device("cpu"))
     found = captured(owner("", tiny).eval(), arguments, seen)
-    missing = [name for name in source.found.free if name not in found]
+    missing = [name for name in free if name not in found]
     if missing:
         raise CannotRun(f"{problem}; {', '.join(missing)} is not set before the attention")
-    specs = tuple(_spec(source, name, found[name], tiny) for name in source.found.free)
+    specs = tuple(_spec(source, name, found[name], tiny) for name in free)
     notes = [*source.notes, "the attention's inputs were captured from a run of the module"]
     return CapturedProgram(
         "attention",

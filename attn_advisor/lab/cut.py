@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attn_advisor.source.text import SourceText
 
@@ -56,7 +56,8 @@ def cut(source: SourceText, tree: ast.Module, start: int, end: int) -> Cut:
     self_name = None
     if owner is not None and function.args.args and not _is_static(function):
         self_name = function.args.args[0].arg
-    free = [name for name in reader.free if name in scope and name != self_name]
+    free = [n for n in reader.free if n in scope and n != self_name]
+    free = [n for n in free if n not in reader.stored or _bound_before(function, statements[0].lineno, n)]
     if self_name is not None and self_name not in reader.free:
         self_name = None
     output = _output(function, statements, reader)
@@ -96,6 +97,28 @@ def build(found: Cut, statements: list[ast.stmt] | None = None, name: str = "att
         made.type_params = []  # type: ignore[attr-defined]
     ast.copy_location(made, found.statements[0])
     return ast.fix_missing_locations(made)
+
+
+def without_views(found: Cut) -> tuple[Cut, str]:
+    """The cut without the `.view(...)`, `.reshape(...)` and `.flatten(...)` at the end of its last statement, and these as text."""
+    last = found.statements[-1]
+    if not isinstance(last, (ast.Assign, ast.Return)) or last.value is None:
+        return found, ""
+    value, views = last.value, ""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        if value.func.attr not in ("view", "reshape", "flatten"):
+            break
+        whole, inner = ast.unparse(value), ast.unparse(value.func.value)
+        views, value = whole.removeprefix(f"({inner})").removeprefix(inner) + views, value.func.value
+    if not views or isinstance(value, ast.Name):
+        return found, ""
+    changed = copy.copy(last)
+    changed.value = value
+    statements = [*found.statements[:-1], changed]
+    reader = _Reader()
+    for statement in statements:
+        reader.visit(statement)
+    return replace(found, statements=statements, free=[n for n in found.free if n in reader.free]), views
 
 
 def _enclosing(
@@ -157,6 +180,14 @@ def _locals(function: Function) -> set[str]:
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node is not function:
             names.add(node.name)
     return names
+
+
+def _bound_before(function: Function, row: int, name: str) -> bool:
+    """Whether the name is an argument or is assigned above a row."""
+    arguments = function.args
+    given = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+    stores = (n for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    return any(a is not None and a.arg == name for a in given) or any(n.id == name and n.lineno < row for n in stores)
 
 
 class _Reader(ast.NodeVisitor):

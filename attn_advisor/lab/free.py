@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,41 +15,20 @@ import torch
 
 from attn_advisor.lab import roles
 from attn_advisor.lab.job import Sizes
+from attn_advisor.lab.layouts import ROLES, layouts, letters
 from attn_advisor.lab.roles import Spec
 
 if TYPE_CHECKING:
     from attn_advisor.lab.programs import Source
 
 LETTERS = set("bhlsdecnyx1")
-ROLES = ("query", "key", "value")
-LAYOUTS = (
-    ("bhld", "bhsd", "bhsd"),
-    ("nld", "nsd", "nsd"),
-    ("blhd", "bshd", "bshd"),
-    ("bhld", "bhds", "bhsd"),
-    ("nld", "nds", "nsd"),
-    ("bld", "bsd", "bsd"),
-    ("lnd", "snd", "snd"),
-    ("nld", "nds", "nds"),
-    ("bdl", "bds", "bds"),
-    ("ld", "sd", "sd"),
-)
-"""How query, key and value are laid out together, the usual first."""
 
 
-def free_options(source: Source) -> Iterator[list[list[Spec]]]:
-    """For each layout of query, key and value: for each free name of the cut its likely specs, the likeliest first."""
+def free_options(source: Source, free: list[str]) -> Iterator[list[list[Spec]]]:
+    """For each layout of query, key and value: for each free name of a cut its likely specs, the likeliest first."""
     unpacked = _unpacked_sizes(source)
     for layout in layouts(source.job.facts):
-        yield [_options(source, name, unpacked, dict(zip(ROLES, layout))) for name in source.found.free]
-
-
-def layouts(facts: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Layouts to try: the one the detection found first, where it found it."""
-    axes = facts.get("axes") or {}
-    known = tuple(str(axes.get(role) or "") for role in ROLES)
-    first = [known] if all(a and set(a) <= LETTERS for a in known) else []
-    return list(dict.fromkeys([*first, *LAYOUTS]))
+        yield [_options(source, name, unpacked, dict(zip(ROLES, layout))) for name in free]
 
 
 def _options(source: Source, name: str, unpacked: dict[str, str], layout: dict[str, str]) -> list[Spec]:
@@ -60,20 +41,26 @@ def _options(source: Source, name: str, unpacked: dict[str, str], layout: dict[s
     for role in ROLES:
         if name in _names(str(facts.get(role) or "")) and not roles.means(roles.SCALE, name) and _means_nothing(name):
             return [_tensor(source, name, role, layout[role])]
-    for mask in facts.get("masks") or []:
+    for mask in facts.get("masks") or [] if not called(source, name) else []:
         if name in _names(str(mask.get("expression"))) | _names(str(mask.get("keep") or "")):
             if roles.means(roles.MASK, name) or roles.means(roles.BIAS, name) or _means_nothing(name):
                 return _mask_options(name, mask)
     if roles.means(roles.DROPOUT, name) and not roles.means("p|rate", name):
         return [Spec(name, "dropout", value=0.1), Spec(name, "object", value=torch.nn.Dropout(0.1))]
-    if re.fullmatch(r"q|query(_states|_layer)?|queries|xq|qh|q_\w*", name):
+    if axes := _einsum_axes(source, name):
+        return [Spec(name, "captured", axes, grad=True)]
+    if called(source, name):
+        return [Spec(name, "none"), Spec(name, "object", value=torch.nn.Identity())]
+    if re.fullmatch(r"(\w+_)?(q|query(_states|_layer)?)|queries|xq|qh|q_\w*", name):
         return [_tensor(source, name, "query", layout["query"])]
-    if re.fullmatch(r"k|key(_states|_layer)?|keys|xk|kh|k_\w*", name):
+    if re.fullmatch(r"(\w+_)?(k|key(_states|_layer)?)|keys|xk|kh|k_\w*", name):
         return [_tensor(source, name, "key", layout["key"])]
-    if re.fullmatch(r"v|value(_states|_layer)?|values|xv|vh|v_\w*", name):
+    if re.fullmatch(r"(\w+_)?(v|value(_states|_layer)?)|values|xv|vh|v_\w*", name):
         return [_tensor(source, name, "value", layout["value"])]
     if roles.means(roles.SCALE, name):
         return [_plain(name, "scale", name)]
+    if roles.means(r".*(indices|indexes|ids)", name):
+        return [Spec(name, "ids", axes) for axes in ("ls", "bl", "l", "s")]
     if roles.means(roles.BIAS, name) and not roles.means(r".*mask.*|causal_bias", name):
         return [*_bias_options(name), Spec(name, "none")]
     if roles.means(roles.MASK, name):
@@ -89,6 +76,29 @@ def _options(source: Source, name: str, unpacked: dict[str, str], layout: dict[s
         *_bias_options(name)[:2],
         *sizes,
     ]
+
+
+def _einsum_axes(source: Source, name: str) -> str:
+    """Axes of a name that is an operand of an einsum in the cut, by the labels that it shares with the query and the key."""
+    table = letters(source.job.facts)
+    for node in (n for s in source.found.statements for n in ast.walk(s)):
+        if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):
+            continue
+        first = node.args[1] if len(node.args) > 1 else None
+        operands = first.elts if isinstance(first, ast.Tuple) else node.args[1:]
+        parts = str(node.args[0].value).partition("->")[0].split(",")
+        for operand, part in zip(operands, parts):
+            if isinstance(operand, ast.Name) and operand.id == name:
+                labels = part.split() if " " in part.strip() else list(part.strip())
+                if labels and all(label in table for label in labels):
+                    return "".join(table[label] for label in labels)
+    return ""
+
+
+def called(source: Source, name: str) -> bool:
+    """Whether the cut calls the name as a function."""
+    nodes = (n for s in source.found.statements for n in ast.walk(s) if isinstance(n, ast.Call))
+    return any(isinstance(n.func, ast.Name) and n.func.id == name for n in nodes)
 
 
 def _means_nothing(name: str) -> bool:
@@ -129,7 +139,7 @@ def drops(name: str, mask: dict[str, Any]) -> bool:
 
 
 def _bias_options(name: str) -> list[Spec]:
-    return [Spec(name, "bias", axes) for axes in ("1hls", "hls", "bhls", "ls", "nls", "1h1s", "bls")]
+    return [Spec(name, "bias", axes) for axes in ("1hls", "hls", "bhls", "ls", "nls", "1h1s", "bls", "sh")]
 
 
 def _tensor(source: Source, name: str, role: str, axes: str) -> Spec:
@@ -229,6 +239,19 @@ def attribute_options(source: Source, owner: Any) -> list[list[Spec]]:
                 ]
             )
     return options
+
+
+def computed_biases(source: Source) -> list[list[Spec]]:
+    """Specs named `self.x` for methods and modules behind self that compute what is added to the scores: calls that give a bias."""
+    names: list[str] = []
+    for mask in source.job.facts.get("masks") or []:
+        with contextlib.suppress(SyntaxError):
+            for node in ast.walk(ast.parse(str(mask.get("expression")), mode="eval")):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    owner, name = node.func.value, node.func.attr
+                    if isinstance(owner, ast.Name) and owner.id == source.found.self_name and name not in names:
+                        names.append(name)
+    return [[replace(s, kind="call") for s in _bias_options(f"self.{name}")] for name in names]
 
 
 def _plain_attribute(name: str) -> Spec:

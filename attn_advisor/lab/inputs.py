@@ -28,7 +28,18 @@ def make(spec: Spec, sizes: Sizes, dtype: torch.dtype, device: torch.device, see
         values *= 0.1
     if order != spec.axes:
         values = values.permute([order.index(letter) for letter in spec.axes])
-    return values
+    return Given(values) if spec.kind == "call" else values
+
+
+class Given(torch.nn.Module):
+    """Stands for a method or module that computes a tensor: gives one whatever it is called with."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("value", value)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.value
 
 
 def keep_mask(pattern: str, axes: str, sizes: Sizes, device: torch.device) -> torch.Tensor:

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,9 @@ from attn_advisor.lab.job import Sizes
 from attn_advisor.lab.loading import Placeholder
 
 CONFIG = r"(\w+_)?(config|cfg|conf|args|hparams|params|opt|options|hps|model_args|arguments)"
+
+LAYER = r"(act|norm|activation|linear|conv)_(layer|fn|cls|class)"
+"""Parameters that take a class or function that makes a layer."""
 
 
 class CannotBuild(Exception):
@@ -103,6 +107,10 @@ def usual(
     elif "Module" in text or roles.means(r".*(norm|proj|layer|module|fn|embed\w*|act)", name):
         yield torch.nn.Identity()
     else:
+        if re.search(r"(^|_)(dim|width|channels|features)(_|$)", name):
+            yield sizes.width
+        elif re.search(r"(^|_)(num|n|size|len|length|count|max)(_|$)", name):
+            yield max(sizes.L, sizes.S)
         yield None
 
 
@@ -174,6 +182,8 @@ def candidates(
         parameters = list(inspect.signature(made).parameters.values())
     except (TypeError, ValueError) as error:
         raise CannotBuild(f"the signature of {made.__name__} cannot be read ({error})") from error
+    parameters = [*parameters, *_inherited(made, parameters)]
+    layers = {p.name: torch.nn.Identity for p in parameters if p.default is None and roles.means(LAYER, p.name)}
     fixed: dict[str, Any] = {}
     open_names: list[str] = []
     open_values: list[list[Any]] = []
@@ -192,6 +202,19 @@ def candidates(
         yield {**fixed, **dict(zip(open_names, values))}
     for values in itertools.islice(itertools.product(*open_values), 8):
         yield dict(zip(open_names, values))  # with every default as it is
+    for values in itertools.islice(itertools.product(*open_values), 8) if layers else ():
+        yield {**fixed, **layers, **dict(zip(open_names, values))}
+
+
+def _inherited(made: type, parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Parameters of the next constructor up, where the class's own passes on `**kwargs`."""
+    own = next((c for c in made.__mro__ if "__init__" in vars(c)), made)
+    above = next((c for c in own.__mro__[1:] if "__init__" in vars(c)), None)
+    if above in (None, object, torch.nn.Module) or not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return []
+    known = {p.name for p in parameters}
+    more = list(inspect.signature(above.__init__).parameters.values())[1:]  # type: ignore[misc]
+    return [p for p in more if p.name not in known and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def build(

@@ -147,6 +147,8 @@ class Source:
             end = cutting.moved(self.found.end, edits, after=True)
             with contextlib.suppress(cutting.CannotCut):
                 self.fixed_cut = cutting.cut(self.fixed_source, self.fixed_tree, start, end)
+                if self.fixed_cut.output is not None and self.found.output is not None:
+                    self.fixed_cut.output = self.found.output
 
     def load(self, tree: ast.Module, suffix: str, names: dict[str, Any] | None = None) -> Loaded:
         return load(tree, self.path, self.root, suffix, names)

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from attn_advisor.lab.cut import CannotCut, cut, moved
+from attn_advisor.lab.cut import CannotCut, cut, moved, without_views
 from attn_advisor.source.text import SourceText
 
 
@@ -68,6 +68,35 @@ def attention(q, k, v, m, flag):
 """
     found = cut_between(text, "s = q @", "return s.softmax(-1) @ v")
     assert found.free == ["q", "k", "flag", "m", "v"] and found.output is None
+
+
+def test_a_name_of_one_branch_is_not_free():
+    text = """
+def attention(q, k, v, mask_fn):
+    s = q @ k.mT
+    if mask_fn is not None:
+        m = mask_fn(q)
+        s = s + m
+    return s.softmax(-1) @ v
+"""
+    assert cut_between(text, "s = q @", "return s.softmax(-1) @ v").free == ["q", "k", "mask_fn", "v"]
+
+
+def test_views_at_the_end_can_be_left_out():
+    text = """
+def attention(q, k, v, B, N):
+    s = (q @ k.mT).softmax(-1)
+    out = (s @ v).transpose(1, 2).flatten(2).reshape(B, N, -1)
+    return out
+"""
+    found = cut_between(text, "s = (q @", "reshape(B, N, -1)")
+    shorter, views = without_views(found)
+    assert found.free == ["q", "k", "v", "B", "N"] and shorter.free == ["q", "k", "v"]
+    assert views == ".flatten(2).reshape(B, N, -1)"
+    assert ast.unparse(shorter.statements[-1]) == "out = (s @ v).transpose(1, 2)"
+    assert ast.unparse(found.statements[-1]).endswith("reshape(B, N, -1)"), "the cut itself is unchanged"
+    again, nothing = without_views(shorter)
+    assert nothing == "" and again is shorter
 
 
 def test_outside_a_function():

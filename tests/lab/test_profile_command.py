@@ -47,7 +47,11 @@ def test_json_by_the_contract():
         assert query["shape"] == [2, 3, 32, 8] and query["requires_grad"] is (one["mode"] == "train")
         assert {b["line"] for b in one["breakdown"]} >= {15, 16, 17, 18, 19}
         assert sum(b["time_share"] for b in one["breakdown"]) == pytest.approx(1, abs=0.1)
-        assert set(one["memory_forecast"]["largest"]) == {"as_written", "sdpa"}
+        largest = one["memory_forecast"]["largest"]
+        assert one["memory_forecast"]["free_bytes"] > 0 and set(largest) == {"as_written", "sdpa"}
+        assert all(largest[name].keys() == {"S", "B"} and largest[name]["B"] >= 2 for name in largest)
+        assert largest["sdpa"]["S"] > largest["as_written"]["S"] > 32
+        assert any(b["bytes"] for b in one["breakdown"] if b["line"] == 15), "the product allocates the scores"
         assert (by_name["sdpa"]["max_grad_error"] is not None) is (one["mode"] == "train")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from attn_advisor.rules.page import CODE, Rule
+from attn_advisor.rules.page import CODE, Rule, Way
 from attn_advisor.rules.registry import registry
 
 SCAFFOLD = '''code = "{code}"
@@ -89,12 +89,8 @@ def _page(rule: Rule) -> str:
     ):
         if text:
             parts += [f"## {title}", _wrap(text)]
-    if rule.ways:
-        parts.append("## What to do, case by case")
-    for way in rule.ways:
-        parts += [f"### {way.key.replace('-', ' ').capitalize()}", _wrap(way.text)]
-        if way.code:
-            parts.append(_code(way.code))
+        if title == "What to do":
+            parts += [_way(way) for way in rule.ways]
     for case in rule.cases:
         if case.bad:
             parts += ["## Example" + (f": {case.note}" if case.note else ""), _code(case.bad)]
@@ -106,6 +102,12 @@ def _page(rule: Rule) -> str:
     if rule.references:
         parts += ["## References", "\n".join(f"- {reference}" for reference in rule.references)]
     return "\n\n".join(parts)
+
+
+def _way(way: Way) -> str:
+    """What to do in one kind of case, with the code that shows it."""
+    text = f"### {way.key.replace('-', ' ').capitalize()}\n\n{_wrap(way.text)}"
+    return f"{text}\n\n{_code(way.code)}" if way.code else text
 
 
 def _code(text: str) -> str:

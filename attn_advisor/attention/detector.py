@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from typing import Literal
 
 from attn_advisor.attention.candidates import Candidates
 from attn_advisor.attention.discards import thrown_away
@@ -16,9 +17,10 @@ from attn_advisor.attention.site import Site, find_sites
 from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.statements import Interpreter, interpret
 from attn_advisor.dataflow.values import Frame, Value
-from attn_advisor.findings import Detection, Edit, Fix
+from attn_advisor.findings import Detection, Fix
 from attn_advisor.source.module import Class, Function, Module, names_in
 
+Verdict = Literal["exact", "guarded", "refuse"]
 _SCRIPTED = "scripted code"
 OBJECT = re.compile(r"^\d+\.")  # stands for an object that has no name, in front of its attribute
 TRANSPOSED = re.compile(r"\.(transpose\((-2, -1|-1, -2)\)|mT)$")
@@ -156,7 +158,7 @@ def _detection(module: Module, name: str, site: Site, interpreter: Interpreter, 
     return detection
 
 
-def _verdict(folded: Folded, made: Rewrite) -> str:
+def _verdict(folded: Folded, made: Rewrite) -> Verdict:
     kinds = {p.kind for p in folded.problems}
     if "refuse" in kinds:
         return "refuse"

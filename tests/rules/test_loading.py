@@ -32,6 +32,8 @@ why = "y"
         (PAGE.replace('"warning"', '"loud"'), "severity 'loud'"),
         (PAGE + 'stage = "later"', "stage 'later'"),
         (PAGE + '[[case]]\nnote = "n"', "case 1: needs either 'bad' or 'ok'"),
+        (PAGE + '[[way]]\nkey = "k"', "way 1: key 'text' is missing"),
+        (PAGE + '[[way]]\ntext = "t"\nkind = "k"', "way 1: unknown key 'kind'"),
         (PAGE + '[[case]]\nbad = "x"\nrelation = "similar"', "case 1: relation 'similar'"),
     ],
 )
@@ -119,6 +121,10 @@ def test_command_rule(command):
     for part in ("# ATN101 naive-attention", "## Why", "## Fix safety", "## Example", "```python", "## Not reported"):
         assert part in page.stdout
     assert command("rule", "naive-attention").stdout == page.stdout
+    ways = command("rule", "ATN103").stdout
+    assert "### Capped scores" in ways and ways.index("## What to do") < ways.index("score_mod=") < ways.index(
+        "## Fix safety"
+    )
     assert json.loads(command("rule", "--output-format", "json", "ATN101").stdout)["code"] == "ATN101"
     unknown = command("rule", "ATN110")
     assert unknown.exit_code == 2

@@ -60,7 +60,7 @@ def _options(source: Source, name: str, unpacked: dict[str, str], layout: dict[s
     if roles.means(roles.SCALE, name):
         return [_plain(name, "scale", name)]
     if roles.means(r".*(indices|indexes|ids)", name):
-        return [Spec(name, "ids", axes) for axes in ("ls", "bl", "l", "s")]
+        return [Spec(name, "ids", axes, pattern=row) for row in ("", "first") for axes in ("ls", "bl", "l", "s")]
     if roles.means(roles.BIAS, name) and not roles.means(r".*mask.*|causal_bias", name):
         return [*_bias_options(name), Spec(name, "none")]
     if roles.means(roles.MASK, name):

@@ -22,7 +22,7 @@ def make(spec: Spec, sizes: Sizes, dtype: torch.dtype, device: torch.device, see
     order = spec.memory or spec.axes
     shape = [side(letter, sizes) for letter in order]
     if spec.role == "ids":
-        return torch.randint(sizes.S, shape, generator=generator, device=device)
+        return torch.randint(1 if spec.pattern == "first" else sizes.S, shape, generator=generator, device=device)
     values = torch.randn(shape, generator=generator, device=device, dtype=dtype)
     if spec.role == "bias":
         values *= 0.1

@@ -22,7 +22,7 @@ class Spec:
 
     axes: one letter an axis (`Sizes.of`; y and x are the sides of an image of l positions), empty for plain values.
     memory: the order of the axes in memory, where it differs (heads split from a projection).
-    kind: of a mask: bool, int, additive; of a bias: call, if it is what a call gives; pattern: causal, padding, full; drop: whether True hides.
+    kind: of a mask: bool, int, additive; of a bias: call, if it is what a call gives; pattern: causal, padding, full, of ids first (all 0); drop: whether True hides.
     """
 
     name: str

@@ -107,18 +107,16 @@ def _show_backends(rows: list[dict[str, Any]], sizes: Sizes, options: dict[str, 
     for column in ("device", "gets", "not", "because", "source"):
         table.add_column(column)
     for row in rows:
-        first = True
-        for name, reason in row["rejected"].items() or [("", "")]:
+        reasons = list(row["rejected"].items()) or [("", "every backend can serve this call")]
+        for number, (name, reason) in enumerate(reasons):
+            head = number == 0
             table.add_row(
-                row["device"] if first else "",
-                row["chosen"] if first else "",
+                row["device"] if head else "",
+                row["chosen"] if head else "",
                 name,
                 reason,
-                row["source"] if first else "",
+                row["source"] if head else "",
             )
-            first = False
-        if not row["rejected"]:
-            table.add_row(row["device"], row["chosen"], "", "every backend can serve this call", row["source"])
     Console().print(table)
 
 

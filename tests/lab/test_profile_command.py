@@ -202,4 +202,6 @@ def test_backends_from_the_table():
     h200, t4 = json.loads(result.stdout)
     assert (h200["chosen"], h200["rejected"]) == ("cudnn", {"flash": "takes no mask tensor"})
     assert t4["chosen"] == "math"
+    shown = CliRunner().invoke(cli, ["backends", "--gpu", "H200", "--gpu", "A100"]).output
+    assert shown.count("H200") == shown.count("A100") == 1 and "every backend can serve this call" in shown
     assert CliRunner().invoke(cli, ["backends", "--gpu", "H9000"]).exit_code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 
 from attn_advisor.attention import masks
@@ -12,6 +13,7 @@ from attn_advisor.attention.masks import Fill
 from attn_advisor.attention.site import Site
 from attn_advisor.attention.synthetic import constant, synthetic
 from attn_advisor.dataflow.attributes import definition
+from attn_advisor.dataflow.operations import SIGNATURES
 from attn_advisor.dataflow.shapes import Dim, Shapes
 from attn_advisor.dataflow.values import Condition, Value
 
@@ -399,7 +401,7 @@ def _probability_link(site: Site, link: Link, out: Folded, shapes: Shapes) -> No
             return
         keep = masks.negated(mask, True) if kind == "masked_fill" or link.reversed else masks.as_bool(mask)
         out.zeroed.append(Item("fill", mask, link.conditions, link.labels, line, kind, keep))
-    elif kind == "nan_to_num" and (link.value.get("nan") is not None and link.value.get("nan").const != 0):
+    elif kind == "nan_to_num" and (nan := link.value.get("nan")) is not None and nan.const != 0:
         out.problems.append(Problem("refuse", line, "replaces NaN weights by a number other than 0", "function-of-probabilities"))
     elif kind == "nan_to_num":
         out.zeroed.append(Item("nan", link.value, link.conditions, link.labels, line, kind))
@@ -470,6 +472,9 @@ def _unclear(kind: str, value: Value, out: Folded) -> None:
     out.problems.append(Problem("no fix", value.line, texts.get(kind, f"`{kind}` stands between the scores and the values")))
 
 
+_ARITHMETIC = frozenset({"size", "pow", "mul", "div", "add", "sub", "neg", "floordiv", "sqrt", "rsqrt", "getitem", "shape", "number", "attribute", "where"})
+
+
 def scalar_kind(value: Value, depth: int = 0) -> str:
     """What a factor is: "number" (Python number), "tensor" (0-dim, without gradient), "parameter" (learned), else "unknown"."""
     if depth > 20:
@@ -483,10 +488,13 @@ def scalar_kind(value: Value, depth: int = 0) -> str:
         return "number" if value.attrs["qualified"].startswith("math.") else "unknown"
     if op == "param":
         if getattr(value.frame.function if value.frame else None, "name", "") == "__init__":
-            return "number"
-        passed = {scalar_kind(v, depth + 1) for v in values_passed(value)}
+            return "unknown" if _built_with_tensor(value) else "number"
+        given = values_passed(value)
+        passed = {scalar_kind(v, depth + 1) for v in given}
         if passed and passed <= {"number"}:
             return "number"
+        if passed & {"parameter", "tensor"} or any(v.op in SIGNATURES and v.op not in _ARITHMETIC for v in given):
+            return "unknown"
         default = value.attrs.get("_default")
         annotation = value.attrs.get("annotation", "").replace("Optional[", "").rstrip("]")
         number = default is not None and isinstance(getattr(default, "value", None), (int, float)) and not isinstance(default.value, bool)  # type: ignore[attr-defined]
@@ -510,6 +518,24 @@ def scalar_kind(value: Value, depth: int = 0) -> str:
             return _config_number(value)
         return scalar_kind(made, depth + 1)
     return "unknown"
+
+
+def _built_with_tensor(value: Value) -> bool:
+    """Whether a call of the class in this file gives its constructor a tensor for the parameter."""
+    frame = value.frame
+    assert frame is not None
+    name = frame.cls.node.name if frame.cls is not None else ""
+    if not name or frame.module.source.text.count(f"{name}(") < 2:
+        return False
+    names = [a.arg for a in (*frame.function.args.posonlyargs, *frame.function.args.args)][1:]  # type: ignore[attr-defined]
+    for call in ast.walk(frame.module.tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == name:
+            given = dict(zip(names, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg}
+            argument = given.get(value.attrs["name"])
+            made = frame.module.qualified(argument.func) if isinstance(argument, ast.Call) else None
+            if made is not None and made.startswith("torch."):
+                return True
+    return False
 
 
 def _config_number(value: Value) -> str:

@@ -675,3 +675,31 @@ def dtype_of_the_scores_elsewhere(q, k, v):
 def one_query_without_a_batch(query, keys, values):
     """Either operand may have a single axis."""
     return (keys @ query.unsqueeze(-1)).squeeze(-1).softmax(-1) @ values
+
+
+# exact, not safe
+def scaled_by_argument(q, k, v, scale: float = 1.0):
+    return (q @ k.mT * scale).softmax(-1) @ v
+
+
+def gives_a_tensor_as_scale(q, k, v):
+    return scaled_by_argument(q, k, v, q.mean(-1, keepdim=True))
+
+
+# exact, not safe
+class ScaleGivenAtConstruction(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, q, k, v):
+        return (q @ k.mT * self.scale).softmax(-1) @ v
+
+
+class GivesAParameterAsScale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = ScaleGivenAtConstruction(nn.Parameter(torch.ones(1, 1, 1)))
+
+    def forward(self, q, k, v):
+        return self.attn(q, k, v)

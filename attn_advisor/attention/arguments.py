@@ -7,7 +7,19 @@ from dataclasses import dataclass, field
 from attn_advisor.attention import layout, masks
 from attn_advisor.attention.axes import Labels
 from attn_advisor.attention.conditions import all_follow
-from attn_advisor.attention.express import ATOM, BITAND, BITOR, COMPARE, COND, OR, PRODUCT, UNARY, Inexpressible, Text, Writer
+from attn_advisor.attention.express import (
+    ATOM,
+    BITAND,
+    BITOR,
+    COMPARE,
+    COND,
+    OR,
+    PRODUCT,
+    UNARY,
+    Inexpressible,
+    Text,
+    Writer,
+)
 from attn_advisor.attention.fold import Factor, Folded, Item, Problem, none_test
 from attn_advisor.attention.layout import Target
 from attn_advisor.attention.masks import Triangle

@@ -163,9 +163,9 @@ def _reshape(value: Value, labels: Labels, sizes: dict[str, Dim], shapes: Shapes
     elif len(out) == len(labels) + 1:  # one axis is split
         for at, label in enumerate(labels):
             first, second = wanted[at], wanted[at + 1]
-            whole = first is not None and second is not None and out[at] * out[at + 1] == sizes[label]
+            proved = first is not None and second is not None and out[at] * out[at + 1] == sizes[label]
             rest = _doubts((*out[:at], *out[at + 2 :]), (*labels[:at], *labels[at + 1 :]), [*wanted[:at], *wanted[at + 2 :]], sizes)
-            if label in ("i", "j") or first is None and second is None or rest + (not whole) > 1:
+            if label in ("i", "j") or first is None and second is None or rest + (not proved) > 1:
                 continue
             names = (f"{label}.0", f"{label}.1")
             minus = Value("const", attrs={"value": -1}, register=False)
@@ -176,9 +176,9 @@ def _reshape(value: Value, labels: Labels, sizes: dict[str, Dim], shapes: Shapes
     elif len(out) == len(labels) - 1:  # two axes are merged
         for at in range(len(labels) - 1):
             pair = labels[at], labels[at + 1]
-            whole = wanted[at] is not None and out[at] == sizes[pair[0]] * sizes[pair[1]]
+            proved = wanted[at] is not None and out[at] == sizes[pair[0]] * sizes[pair[1]]
             rest = _doubts((*out[:at], *out[at + 1 :]), (*labels[:at], *labels[at + 2 :]), [*wanted[:at], *wanted[at + 1 :]], sizes)
-            if {*pair} & {"i", "j"} or rest + (not whole) > 1:
+            if {*pair} & {"i", "j"} or rest + (not proved) > 1:
                 continue
             if pair[0].endswith(".0") and pair[1] == pair[0][:-2] + ".1":
                 return (*labels[:at], pair[0][:-2], *labels[at + 2 :])

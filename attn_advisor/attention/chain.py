@@ -108,7 +108,8 @@ class Walker:
         """The scores or probabilities whose heads a product with a parameter mixes (talking heads), else None."""
         if value.op != "einsum" or len(value.args) != 2:
             return None
-        for scores, weight, term, other in ((*value.args, *value.attrs["inputs"]), (*value.args[::-1], *value.attrs["inputs"][::-1])):
+        left, right = value.attrs["inputs"]
+        for scores, term, other in ((value.args[0], left, right), (value.args[1], right, left)):
             summed = [x for x in term if x in other and x not in value.attrs["output"]]
             if len(other) == 2 and len(term) >= 3 and len(value.attrs["output"]) == len(term) and summed and summed[0] not in term[-2:] and self.reach(scores, stage) is not None:
                 return scores

@@ -110,7 +110,7 @@ def _owner(site: Site) -> Frame | None:
     """The innermost execution that holds the whole attention."""
     paths = []
     for value in (site.product, site.softmax, site.output):
-        path = [f for f in value.frame.ancestors()][::-1] if value.frame is not None else []
+        path = list(value.frame.ancestors())[::-1] if value.frame is not None else []
         paths.append(path)
     shared = None
     for frames in zip(*paths, strict=False):

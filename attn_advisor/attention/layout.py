@@ -70,7 +70,7 @@ def _same_batch(site: Site, shapes: Shapes) -> bool:
         shape = shapes.shape(operand.value)
         if shape is None or len(shape) != len(operand.labels):
             return False
-        found.append({label: size for label, size in zip(operand.labels, shape, strict=True)})
+        found.append(dict(zip(operand.labels, shape, strict=True)))
     batch = [x for x in site.score_labels if x not in (site.query_axis, site.key_axis)]
     return all(len({f.get(label) for f in found}) == 1 and found[0].get(label) is not None for label in batch)
 
@@ -110,9 +110,7 @@ def _peel(value: Value, labels: Labels) -> tuple[Value, Labels] | None:
     if value.op == "transpose" and value.attrs.get("dims"):
         a, b = value.attrs["dims"]
         if "..." in labels and (min(a, b) < -len(labels) + 1 or a >= 0 or b >= 0):
-            if {a, b} == {len(labels) - 1, len(labels)} and a >= 0:  # positive axes of a tensor of unknown rank: the last two, or it would not fit
-                pass
-            return None if a >= 0 or b >= 0 else None
+            return None
         if not (-len(labels) <= a < len(labels) and -len(labels) <= b < len(labels)):
             return None
         out = list(labels)

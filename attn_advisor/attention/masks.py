@@ -114,7 +114,7 @@ def negated(mask: Value, certainly_bool: bool) -> Value:
         right = mask.args[1]
         if right.op == "const" and isinstance(right.const, bool):
             right = constant(int(right.const))
-            if is_bool(mask.args[0]) or certainly_bool and False:
+            if is_bool(mask.args[0]):
                 same = (mask.attrs["how"] == "eq") == bool(right.const)  # m == True is m
                 return negated(mask.args[0], True) if same else mask.args[0]
         return compare(mask.args[0], _FLIP[mask.attrs["how"]], right)
@@ -207,18 +207,18 @@ def triangle(value: Value, shapes: Shapes, depth: int = 0) -> Triangle | None:
         return None if inner is None else Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, 1 - inner.inside, 1 - inner.outside, inner.row_start)
     if op == "mul" and len(value.args) == 2:
         for factor, other in (value.args, value.args[::-1]):
-            number = number_of(factor) if factor.op != "param" else None
-            inner = triangle(other, shapes, depth + 1) if number is not None and number != -math.inf else None
-            if inner is not None and number is not None:
-                return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, number * inner.inside, number * inner.outside, inner.row_start)
+            times = number_of(factor) if factor.op != "param" else None
+            inner = triangle(other, shapes, depth + 1) if times is not None and times != -math.inf else None
+            if inner is not None and times is not None:
+                return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, times * inner.inside, times * inner.outside, inner.row_start)
         return None
     if op == "masked_fill":
         return _filled(value, shapes, depth)
     if op == "where" and len(value.args) == 3:
-        inner, kept, other = triangle(value.args[0], shapes, depth + 1), number_of(value.args[1]), number_of(value.args[2])
-        if inner is None or kept is None or other is None:
+        inner, kept, dropped = triangle(value.args[0], shapes, depth + 1), number_of(value.args[1]), number_of(value.args[2])
+        if inner is None or kept is None or dropped is None:
             return None
-        return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, kept if inner.inside else other, kept if inner.outside else other, inner.row_start)
+        return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, kept if inner.inside else dropped, kept if inner.outside else dropped, inner.row_start)
     if op == "transpose" and value.attrs.get("dims") in ((-2, -1), (-1, -2), (0, 1), (1, 0)):
         inner = triangle(value.args[0], shapes, depth + 1)
         if inner is None or inner.row_start != "0" or (value.attrs["dims"] in ((0, 1), (1, 0)) and shapes.rank(value.args[0]) != 2):
@@ -360,10 +360,10 @@ def _reshaped(value: Value, inner: Triangle, shapes: Shapes) -> Triangle | None:
         leading = dim is not None and isinstance(dim.const, int) and rank is not None and (dim.const if dim.const >= 0 else rank + 1 + dim.const) <= rank - 2
         return inner if leading else None
     if value.op in ("reshape", "expand"):
-        out = shapes.shape(value)
-        if out is None or len(out) < 2 or (out[-2], out[-1]) != (inner.rows, inner.columns):
+        shape = shapes.shape(value)
+        if shape is None or len(shape) < 2 or (shape[-2], shape[-1]) != (inner.rows, inner.columns):
             return None
-        return inner if value.op == "expand" or _leading_ones(out) else None
+        return inner if value.op == "expand" or _leading_ones(shape) else None
     index = value.args[1]
     items = list(index.args) if index.op == "tuple" else [index]
     rank = shapes.rank(value.args[0])
@@ -471,8 +471,8 @@ def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True
     if op in ("zeros", "ones", "eye", "zeros_like", "ones_like", "new_zeros", "randn", "rand"):
         return "no"
     if op == "full":
-        number = _constant_matrix(value)
-        return "no" if number is not None and number > STRONG else "possible"
+        content = _constant_matrix(value)
+        return "no" if content is not None and content > STRONG else "possible"
     if op in _LAYOUT or op in ("part", "chunk", "split", "unbind", "clamp", "exp", "roll", "index_select", "gather", "pad", "dropout", "cat", "tril", "triu", "neg", "log", "diagonal"):
         if op == "cat" and value.args[0].op in ("tuple", "list"):
             return _worst([again(a) for a in value.args[0].args])
@@ -482,8 +482,8 @@ def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True
             return "no" if bounded else "possible"
         return again(value.args[0]) if value.args else "possible"
     if op in ("mul", "div") and len(value.args) == 2:
-        number = value.args[1].const if isinstance(value.args[1].const, (int, float)) else value.args[0].const
-        if isinstance(number, (int, float)) and number <= STRONG:
+        factor = value.args[1].const if isinstance(value.args[1].const, (int, float)) else value.args[0].const
+        if isinstance(factor, (int, float)) and factor <= STRONG:
             return "possible"
         return _worst([again(a) for a in value.args if not _plain(a)])
     if op in ("add", "sub"):

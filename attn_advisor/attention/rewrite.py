@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from attn_advisor.attention.arguments import Arguments, Call
 from attn_advisor.attention.express import ATOM, Inexpressible, Writer
@@ -179,7 +180,7 @@ def _asked(site: Site, graph: Graph) -> list[tuple[Value, tuple[Value, str]]]:
     labels = {id(site.product): site.score_labels}
     links = [*site.before, *site.behind]
     labels.update({id(link.operand): link.labels for link in links})
-    for link, following in zip(links, links[1:], strict=False):
+    for link, following in pairwise(links):
         labels[id(link.value)] = following.labels
     cast = False
     same_dtype = {id(site.product)}
@@ -285,7 +286,7 @@ def _called(node: ast.expr) -> str:
 
 def _path(value: Value, frame: Frame) -> list[Frame]:
     """The inlined executions that the value was computed in, down to `frame`."""
-    path = []
+    path: list[Frame] = []
     for at in value.frame.ancestors() if value.frame is not None else ():
         if at is frame:
             return path
@@ -393,6 +394,21 @@ def view_edits(output: Value, module: Module) -> list[Edit]:
     return list(edits.values())
 
 
+def _missing_at_runtime(tree: ast.Module) -> set[str]:
+    """Names that the file imports for type checkers only, or deletes again."""
+    missing: set[str] = set()
+    present: set[str] = set()
+    for stmt in tree.body:
+        if isinstance(stmt, ast.If) and "TYPE_CHECKING" in ast.unparse(stmt.test):
+            missing |= {(a.asname or a.name).split(".")[0] for n in stmt.body if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names}
+        elif isinstance(stmt, ast.Delete):
+            missing |= {t.id for t in stmt.targets if isinstance(t, ast.Name)}
+            present -= missing
+        elif isinstance(stmt, (ast.Import, ast.ImportFrom)):
+            present |= {(a.asname or a.name).split(".")[0] for a in stmt.names}
+    return missing - present
+
+
 def functional_name(module: Module, frame: Frame) -> tuple[str, bool]:
     """(how the file names torch.nn.functional, whether an import must be added)."""
     local = _names(frame.function)
@@ -401,7 +417,8 @@ def functional_name(module: Module, frame: Frame) -> tuple[str, bool]:
     for name, value in frame.env.items():
         if value.op == "import" and value.attrs["qualified"] == FUNCTIONAL and "." not in name:
             return name, False
-    candidates = [(name, imported.qualified) for name, imported in module.imports.items() if name not in stored]
+    missing = _missing_at_runtime(module.tree)
+    candidates = [(name, imported.qualified) for name, imported in module.imports.items() if name not in stored | missing]
     for wanted, suffix in ((FUNCTIONAL, ""), ("torch.nn", ".functional"), ("torch", ".nn.functional")):
         for name, qualified in candidates:
             if qualified == wanted:
@@ -554,7 +571,8 @@ class Editor:
         body = self.module.tree.body
         imports = [n for n in body if isinstance(n, (ast.Import, ast.ImportFrom)) and not (isinstance(n, ast.ImportFrom) and n.module == "__future__")]
         torch = [n for n in imports if (n.names[0].name if isinstance(n, ast.Import) else n.module or "").split(".")[0] == "torch"]
-        anchor = (torch or imports or [n for n in body[:1] if isinstance(n, ast.Expr)] or [None])[-1]
+        docstring = [n for n in body[:1] if isinstance(n, ast.Expr)]
+        anchor: ast.stmt | None = next((found[-1] for found in (torch, imports, docstring) if found), None)
         future = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
         if anchor is None and future:
             anchor = future[-1]

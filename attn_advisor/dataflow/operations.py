@@ -162,7 +162,6 @@ METHODS = frozenset(
         "adjoint",
         "requires_grad_",
         "diagonal",
-        "std",
         "prod",
         "square",
         "reciprocal",

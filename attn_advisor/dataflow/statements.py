@@ -76,13 +76,16 @@ class Interpreter(Evaluator):
         """`self.register_buffer("name", tensor)` sets an attribute."""
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("register_buffer", "register_parameter")):
             return
-        if len(node.args) < 1 or not isinstance(node.args[0], ast.Constant) or frame.self_value is None:
+        if not node.args or not isinstance(node.args[0], ast.Constant) or frame.self_value is None:
+            return
+        name = node.args[0].value
+        if not isinstance(name, str):
             return
         value = node.args[1] if len(node.args) > 1 else next((k.value for k in node.keywords if k.arg in ("tensor", "param")), None)
         if value is not None:
             persistent = next((k.value for k in node.keywords if k.arg == "persistent"), node.args[2] if len(node.args) > 2 else None)
             kept = not (isinstance(persistent, ast.Constant) and persistent.value is False)
-            frame.env[f"self.{node.args[0].value}"] = self.value("buffer", (self.eval(value, frame),), node, frame, names=("input",), persistent=kept)
+            frame.env[f"self.{name}"] = self.value("buffer", (self.eval(value, frame),), node, frame, names=("input",), persistent=kept)
 
     def exec_Return(self, stmt: ast.Return, frame: Frame) -> None:
         value = self.eval(stmt.value, frame) if stmt.value is not None else build.constant(None, stmt, frame)
@@ -113,10 +116,7 @@ class Interpreter(Evaluator):
 
     # -- bindings -------------------------------------------------------------------------------------------------------------------------
     def exec_Assign(self, stmt: ast.Assign, frame: Frame) -> None:
-        if len(stmt.targets) == 1 and isinstance(stmt.targets[0], (ast.Tuple, ast.List)) and isinstance(stmt.value, (ast.Tuple, ast.List)):
-            value = self.eval(stmt.value, frame)
-        else:
-            value = self.eval(stmt.value, frame)
+        value = self.eval(stmt.value, frame)
         for target in stmt.targets:
             self.assign(target, value, frame)
 

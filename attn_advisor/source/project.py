@@ -140,7 +140,7 @@ class Project:
         if not hooking:
             return frozenset(names)
         imported = re.compile(rb"from\s+[\w.]*\b" + path.stem.encode() + rb"\s+import\s+(?:\([^)]*|[^\n]*)\b" + cls.encode() + rb"\b")
-        for file, data in hooking.items():
+        for data in hooking.values():
             if imported.search(data):
                 names |= {m.decode() for m in _HOOK.findall(data)}
         return frozenset(names)

@@ -275,7 +275,7 @@ def add_losses(x, y, mask):
 def count_and_collect(x, y, mask):
     count, states = 0, ()
     for item in (x, y):
-        count += 1
+        count += 1  # noqa: SIM113
         states += (item * count,)
     return states
 

@@ -37,6 +37,7 @@ COLLECT_AT = 1_500_000  # objects that are left over before the garbage collecto
 # A file that imports one of these and never says "torch" computes with arrays of theirs.
 _OTHER_FRAMEWORK = re.compile(rb"\n[ \t]*(?:import|from)[ \t]+(?:tensorflow|jax|flax|paddle|mindspore|mxnet)\b")
 _TORCH = re.compile(rb"\btorch\b")
+_NEVER = "attn_advisor"
 NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -204,15 +205,17 @@ def detectors_for(codes: frozenset[str]) -> dict[str, tuple[bytes, ...]]:
 
 
 def check_syntax(text: str) -> list[Detection]:
-    """Raises what `ast.parse` raises. Cheaper than it where the text is right: no tree is made of Python objects."""
-    import symtable
+    """Raises what `ast.parse` raises. Cheaper than it where the text is right: no tree is made of Python objects.
 
+    An unknown feature of the future stops the compiler right behind its parser.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            symtable.symtable(text, "<file>", "exec")
-        except NOT_PARSED:
-            ast.parse(text)  # the symbol table is stricter: only what cannot be parsed counts
+            compile(f"from __future__ import {_NEVER}\n{text}", "<file>", "exec", dont_inherit=True)
+        except NOT_PARSED as error:
+            if not (isinstance(error, SyntaxError) and error.msg.startswith(f"future feature {_NEVER} ")):
+                ast.parse(text)
     return []
 
 

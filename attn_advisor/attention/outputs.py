@@ -25,9 +25,14 @@ def in_callers(output: Value, frame: Frame) -> Iterator[tuple[Value, Frame]]:
     users = [c for c in module.classes.values() if owner is not None and "__init__" in c.methods and owner in names_in(c.methods["__init__"]).plain]
     left = _MOST_CALLERS
     for _, other, holder in module.all_functions():
+        if other is function or not left:
+            continue
+        text = module.source.lines(other)
+        mentions = text.count(function.name) > (other.name == function.name) or holder in users or owner is not None and owner in text
+        if not mentions or not _TOUCHES.search(text):
+            continue
         names = names_in(other)
-        named = function.name in names.plain | names.attributes or holder in users or owner is not None and owner in names.plain
-        if other is function or not named or not left or not _TOUCHES.search(module.source.segment(other)):
+        if not (function.name in names.plain | names.attributes or holder in users or owner is not None and owner in names.plain):
             continue
         left -= 1
         interpreter, root = interpret(module, other, holder)

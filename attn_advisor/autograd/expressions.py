@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import cache
 
 from attn_advisor.autograd import calls
 from attn_advisor.autograd.attributes import BUFFER, PARAMETER, TENSOR, Attribute, Layer
@@ -16,6 +17,11 @@ _PROPERTIES = {"T", "mT", "H", "mH", "real", "imag"}
 _NUMBER_PROPERTIES = set("shape dtype device ndim is_cuda requires_grad training itemsize layout p".split())
 _COMPARE = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}
 Attributes = Callable[[Class], dict[str, Attribute]]
+
+
+@cache
+def handler_name(kind: type) -> str:
+    return f"_{kind.__name__.lower()}"
 
 
 class Expressions:
@@ -40,7 +46,7 @@ class Expressions:
     def evaluate(self, node: ast.expr | None) -> Value:
         if node is None:
             return OBJECT
-        handler = getattr(self, f"_{type(node).__name__.lower()}", None)
+        handler = getattr(self, handler_name(type(node)), None)
         if handler is None:
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.expr):

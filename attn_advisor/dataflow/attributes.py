@@ -122,20 +122,29 @@ def _method_frame(cls: Class, name: str) -> Frame:
     return frames[name]
 
 
-# `layer.attn.drop = x`, and `setattr(anything, "drop", x)`; `self.drop = x` is not meant
-_FOREIGN = re.compile(r"""(?<![\w.])(?!self\.\w+\s*=)[A-Za-z_][\w.\[\]]*\.(\w+)[ \t]*=(?!=)|\bsetattr\(\s*[\w.\[\]]+,\s*["'](\w+)["']""")
+# `layer.attn.drop = x`, and `setattr(anything, "drop", x)`; `self.drop = x` is not meant. All begin with what `re` finds quickly.
+_STORE = re.compile(r"\.(\w+)[ \t]*=(?!=)")
+_HOLDER = re.compile(r"(?:^|[\[\]])(?!self$)[A-Za-z_][\w.\[\]]*$")
+_SETATTR = re.compile(r"""setattr\((?<!\wsetattr\()\s*[\w.\[\]]+,\s*["'](\w+)["']""")
 
 
 # `self.attn.mask.fill_(1)`, `self.attn.mask[:n] = 1`: the content of another object's buffer
-_FOREIGN_CONTENT = re.compile(r"""(?<![\w.])self\.\w[\w.\[\]]*\.(\w+)(?:\.data)?(?:\[[^\]\n]*\][ \t]*=(?!=)|\.[a-z]\w*_\()""")
+_FOREIGN_CONTENT = re.compile(r"""self\.(?<![\w.]self\.)\w[\w.\[\]]*\.(\w+)(?:\.data)?(?:\[[^\]\n]*\][ \t]*=(?!=)|\.[a-z]\w*_\()""")
 
 
 def _stored_from_outside(module: Module) -> frozenset[str]:
     """Names of attributes that code of the file sets on objects other than its own instance."""
     found = module.__dict__.get("_foreign_stores")
     if found is None:
-        pairs = _FOREIGN.findall(module.source.text)
-        found = module.__dict__["_foreign_stores"] = frozenset(a or b for a, b in pairs)
+        text = module.source.text
+        names = set(_SETATTR.findall(text))
+        for match in _STORE.finditer(text):
+            start = match.start()
+            while start > 0 and (text[start - 1].isalnum() or text[start - 1] in "_.[]"):
+                start -= 1
+            if match[1] not in names and _HOLDER.search(text[start : match.start()]):
+                names.add(match[1])
+        found = module.__dict__["_foreign_stores"] = frozenset(names)
     return found
 
 

@@ -20,6 +20,9 @@ from attn_advisor.lab.job import Sizes
 from attn_advisor.lab.programs import TINY_ATTENTION, CannotRun, Program, Source, Version, first_tensor, mark, put
 from attn_advisor.lab.roles import Spec
 
+TRIED = 200
+"""Combinations of arguments tried for one layout, at most."""
+
 
 def attention_program(source: Source) -> Program:
     """The cut as a program. Where no inputs are found for it, again without the views that end it, whose sizes are often those of
@@ -117,14 +120,14 @@ def _solve_attention(
     for both, sizes in itertools.product((True, False) if "rewritten" in versions else (False,), TINY_ATTENTION):
         if found.self_name is None:
             for options in families:
-                specs = roles.solve(options, partial(attempt, sizes, both, None), limit=60)
+                specs = roles.solve(options, partial(attempt, sizes, both, None), limit=TRIED)
                 if specs is not None:
                     return specs, lambda name, wanted: None, [], sizes
             continue
         for owner_of, extra, note in _owners(source, sizes, attribute_options):
             owner = owner_of("as_written", sizes)
             for options in families:
-                specs = roles.solve(options + extra, partial(attempt, sizes, both, owner), limit=60)
+                specs = roles.solve(options + extra, partial(attempt, sizes, both, owner), limit=TRIED)
                 if specs is not None:
                     return specs, owner_of, note, sizes
     raise CannotRun(_explain(source, failures))

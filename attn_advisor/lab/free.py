@@ -67,6 +67,8 @@ def _options(source: Source, name: str, unpacked: dict[str, str], layout: dict[s
         return [*roles.mask_specs(name), *roles.mask_specs(name, kind="additive"), Spec(name, "none")]
     value = roles.number(name, Sizes(2, 2, 2, 2, 2))
     made = [] if value is None else [_plain(name, "flag" if isinstance(value, bool) else "size", name)]
+    if made and len(name) > 4:
+        return [*made, Spec(name, "none"), *roles.hidden_specs(name)[:1]]  # a spelled-out name means what it says
     sizes = [_plain(name, "size", letter) for letter in ("l", "s", "b", "h", "d", "c")]
     return [
         *made,

@@ -62,7 +62,7 @@ def _attribute_definition(cls: Class, name: str) -> Value | None:
             continue
         if f"self.{name}" in frame.env:
             made = _filled_later(frame.env[f"self.{name}"])
-            return None if made.op == "buffer" and name in _patched(cls) else made
+            return None if made.op == "buffer" and (name in _patched(cls) or _ANY_BUFFER.search(cls.module.source.text)) else made
     found = cls.constant(name)
     if found is not None:
         return init_expression(found[1], found[0])
@@ -130,6 +130,10 @@ _SETATTR = re.compile(r"""setattr\((?<!\wsetattr\()\s*[\w.\[\]]+,\s*["'](\w+)["'
 
 # `self.attn.mask.fill_(1)`, `self.attn.mask[:n] = 1`: the content of another object's buffer
 _FOREIGN_CONTENT = re.compile(r"""self\.(?<![\w.]self\.)\w[\w.\[\]]*\.(\w+)(?:\.data)?(?:\[[^\]\n]*\][ \t]*=(?!=)|\.[a-z]\w*_\()""")
+
+
+# Code that may change any buffer.
+_ANY_BUFFER = re.compile(r"\b_buffers\[|\bin self\.(?:named_)?buffers\(")
 
 
 def _stored_from_outside(module: Module) -> frozenset[str]:
@@ -210,7 +214,7 @@ def _patched(cls: Class) -> set[str]:
                 for stmt in statements(method):
                     targets: list[ast.expr] = stmt.targets if isinstance(stmt, ast.Assign) else [stmt.target] if isinstance(stmt, ast.AugAssign) else []
                     if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call) and isinstance(stmt.value.func, ast.Attribute) and stmt.value.func.attr.endswith("_"):
-                        targets = [stmt.value.func.value]
+                        targets = [stmt.value.func.value, *stmt.value.args[:1]]
                     for target in targets:
                         at: ast.AST = target
                         while isinstance(at, (ast.Subscript, ast.Attribute, ast.Call)) and not (isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name)):

@@ -446,6 +446,11 @@ class Evaluator:
                 self.graph.invocations.setdefault(id(result), (function, args, kwargs))
             return result
         names = ("function", *(f"_{i}" for i in range(len(args))), *kwargs)
+        last = function.attrs["qualified"].rsplit(".", 1)[-1] if function.op == "import" else ""
+        if last.endswith("_") and not last.startswith("_") and args:  # nn.init.ones_(x) and its like
+            made = self.value("method", (*args, *kwargs.values()), node, frame, names=("input", *names[2:]), name=last)
+            self.changed(args[0], made, frame)
+            return made
         if function.op == "import" and function.attrs["qualified"].rsplit(".", 1)[-1][:1].isupper():
             return self.value("construct", (*args, *kwargs.values()), node, frame, names=names[1:], qualified=function.attrs["qualified"])
         return self.value("call", (function, *args, *kwargs.values()), node, frame, names=names)
@@ -584,7 +589,7 @@ def storage(value: Value) -> Value:
     """The value whose memory this one may share."""
     seen = 0
     while value.args and seen < 50:
-        if value.inplace or value.op in VIEWS and value.attrs.get("spelled") != "clone":
+        if value.inplace or value.op == "buffer" or value.op in VIEWS and value.attrs.get("spelled") != "clone":
             value = value.args[0]
         elif value.op == "mutated":
             value = value.args[0]

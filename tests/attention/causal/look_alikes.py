@@ -474,3 +474,47 @@ class Owner(nn.Module):
 
     def forward(self, x):
         return self.attn(x)
+
+
+# any, any
+# never: is_causal
+class BufferFilledByFunction(SelfAttention):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.tril(torch.ones(8, 8)))
+        nn.init.ones_(self.mask)
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        n = q.size(-2)
+        return (q @ k.mT).masked_fill(self.mask[:n, :n] == 0, float("-inf")).softmax(-1) @ v
+
+
+# any, any
+# never: is_causal
+class BufferChangedThroughItsName(SelfAttention):
+    def __init__(self):
+        super().__init__()
+        mask = torch.tril(torch.ones(8, 8))
+        self.register_buffer("mask", mask)
+        mask[:, :3] = 1
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        n = q.size(-2)
+        return (q @ k.mT).masked_fill(self.mask[:n, :n] == 0, float("-inf")).softmax(-1) @ v
+
+
+# any, any
+# never: is_causal
+class BufferChangedAmongAll(SelfAttention):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.tril(torch.ones(8, 8)))
+        for buffer in self.buffers():
+            buffer.fill_(1)
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        n = q.size(-2)
+        return (q @ k.mT).masked_fill(self.mask[:n, :n] == 0, float("-inf")).softmax(-1) @ v

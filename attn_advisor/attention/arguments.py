@@ -29,7 +29,20 @@ from attn_advisor.dataflow.attributes import definition
 from attn_advisor.dataflow.shapes import Dim, Shapes
 from attn_advisor.dataflow.values import Condition, Value
 
-_TURNS = ("transpose", "permute", "reshape", "rearrange", "einops_rearrange", "getitem", "part", "unsqueeze", "flatten", "unflatten", "repeat_interleave", "expand")
+_TURNS = (
+    "transpose",
+    "permute",
+    "reshape",
+    "rearrange",
+    "einops_rearrange",
+    "getitem",
+    "part",
+    "unsqueeze",
+    "flatten",
+    "unflatten",
+    "repeat_interleave",
+    "expand",
+)
 EVENLY = "  # a fully masked row attends evenly, as before"
 
 
@@ -49,14 +62,21 @@ class Call:
     assumes: list[str] = field(default_factory=list)
 
     def arguments(self) -> list[str]:
-        named = (("attn_mask", self.mask), ("dropout_p", self.dropout), ("is_causal", self.causal), ("scale", self.scale))
+        named = (
+            ("attn_mask", self.mask),
+            ("dropout_p", self.dropout),
+            ("is_causal", self.causal),
+            ("scale", self.scale),
+        )
         return [self.query, self.key, self.value, *(f"{k}={v}" for k, v in named if v is not None)]
 
 
 class Arguments:
     """Writes the call for one site with one writer. Problems found on the way are appended to folded.problems."""
 
-    def __init__(self, site: Site, folded: Folded, shapes: Shapes, writer: Writer, taken: set[str], undecided: bool = False) -> None:
+    def __init__(
+        self, site: Site, folded: Folded, shapes: Shapes, writer: Writer, taken: set[str], undecided: bool = False
+    ) -> None:
         """undecided: nothing else is in the way of a safe fix, so that a costly look is worth it."""
         self.site, self.folded, self.shapes, self.writer = site, folded, shapes, writer
         self.taken = taken
@@ -79,7 +99,9 @@ class Arguments:
         self._dropout()
         self._weights()
         query_shape = self.call.query if self.target.flat else None
-        self.call.suffix += "".join(layout.output_operations(self.site, self.target, self._plain_query() if query_shape else None))
+        self.call.suffix += "".join(
+            layout.output_operations(self.site, self.target, self._plain_query() if query_shape else None)
+        )
         self._dtype()
         return self.call
 
@@ -91,8 +113,16 @@ class Arguments:
             if rank is not None and rank < 2:
                 raise Inexpressible(f"{self._try(operand.value)} has a single axis")
         left, right = site.product.args[:2]
-        if site.product.op == "matmul" and not self.folded.items and right.op not in _TURNS and self.shapes.rank(left) is None and self.shapes.rank(right) is None:
-            self.problem("unsafe", site.product.line, f"{self._try(right)}, which is not transposed here, may have a single axis")
+        if (
+            site.product.op == "matmul"
+            and not self.folded.items
+            and right.op not in _TURNS
+            and self.shapes.rank(left) is None
+            and self.shapes.rank(right) is None
+        ):
+            self.problem(
+                "unsafe", site.product.line, f"{self._try(right)}, which is not transposed here, may have a single axis"
+            )
         texts = []
         for operand, tail in (
             (site.query, (site.query_axis, site.contracted)),
@@ -106,16 +136,28 @@ class Arguments:
 
     def _value_axis(self) -> str:
         site = self.site
-        rest = [x for x in site.val.labels if x not in site.score_labels and x != site.key_axis and x != "..." and "." not in x and "+" not in x]
+        rest = [
+            x
+            for x in site.val.labels
+            if x not in site.score_labels and x != site.key_axis and x != "..." and "." not in x and "+" not in x
+        ]
         return rest[0] if rest else "e"
 
     def _weights(self) -> None:
         """Factors on the probabilities of each head or key, put on the values."""
         factors = self.folded.value_factors
-        if factors and (self.target.lead or self.target.flat or self.target.split or any(x.endswith((".0", ".1")) for x in self.target.batch)):
+        if factors and (
+            self.target.lead
+            or self.target.flat
+            or self.target.split
+            or any(x.endswith((".0", ".1")) for x in self.target.batch)
+        ):
             raise Inexpressible("the probabilities are weighed under another view")
         for factor in factors:
-            self.texts[2] = Text(f"{self.texts[2].at(PRODUCT)} {'/' if factor.divide else '*'} {self.writer.write(factor.value).at(UNARY)}", PRODUCT)
+            self.texts[2] = Text(
+                f"{self.texts[2].at(PRODUCT)} {'/' if factor.divide else '*'} {self.writer.write(factor.value).at(UNARY)}",
+                PRODUCT,
+            )
             self.call.value = self.texts[2].text
 
     def _plain_query(self) -> str:
@@ -150,7 +192,11 @@ class Arguments:
             if isinstance(factor.value.const, (int, float)) and factor.value.const < 0:
                 negative = not negative
                 if factor.value.const != -1:
-                    numbers.append(Factor(constant(-factor.value.const), factor.divide, factor.conditions, factor.scalar, factor.line))
+                    numbers.append(
+                        Factor(
+                            constant(-factor.value.const), factor.divide, factor.conditions, factor.scalar, factor.line
+                        )
+                    )
                 if factor.conditions:
                     self.problem("no fix", factor.line, "the sign of the scores depends on a condition")
             elif factor.scalar in ("number", "tensor"):
@@ -160,7 +206,10 @@ class Arguments:
                     self.problem("no fix", factor.line, "a learned scale under a condition")
                 if factor.scalar == "unknown":
                     self._unknown_factor(factor)
-                query = Text(f"{query.at(PRODUCT)} {'/' if factor.divide else '*'} {self.writer.write(factor.value).at(UNARY)}", PRODUCT)
+                query = Text(
+                    f"{query.at(PRODUCT)} {'/' if factor.divide else '*'} {self.writer.write(factor.value).at(UNARY)}",
+                    PRODUCT,
+                )
         if negative:
             query = Text(f"-{query.at(UNARY)}", UNARY)
         self.texts[0] = query
@@ -185,7 +234,11 @@ class Arguments:
     def _sign(self) -> None:
         """A scale that may be zero or negative goes onto the query: with the causal flag, kernels make NaN of it."""
         numbers = [f.value for f in self.folded.factors if f.scalar in ("number", "tensor") and not _negated(f)]
-        doubtful = any(_negative(v) or v.const == 0 for v in numbers) or self.call.causal is not None and not all(_positive(v) for v in numbers)
+        doubtful = (
+            any(_negative(v) or v.const == 0 for v in numbers)
+            or self.call.causal is not None
+            and not all(_positive(v) for v in numbers)
+        )
         if doubtful and self.call.scale not in (None, "1.0") and not self.call.statements:
             assert self.call.scale is not None
             scale = Text(self.call.scale, ATOM if self.call.scale.replace(".", "").isidentifier() else COND)
@@ -195,7 +248,9 @@ class Arguments:
     def _unknown_factor(self, factor: Factor) -> None:
         """A factor that may be a number or a tensor: only its name speaks for a number."""
         text = self._try(factor.value)
-        named = any(word in text.lower() for word in ("scale", "scaling", "temp", "norm", "tau", "sqrt")) and not _has_axes(factor.value)
+        named = any(
+            word in text.lower() for word in ("scale", "scaling", "temp", "norm", "tau", "sqrt")
+        ) and not _has_axes(factor.value)
         self.problem("unsafe" if named else "no fix", factor.line, f"{text} is not known to be one number")
 
     def _try(self, value: Value) -> str:
@@ -217,7 +272,11 @@ class Arguments:
 
     def _contracted_size(self) -> Dim:
         known = self.shapes.shape(self.site.query.value)
-        return known[self.site.query.labels.index(self.site.contracted) - len(self.site.query.labels)] if known is not None else Dim(-1)
+        return (
+            known[self.site.query.labels.index(self.site.contracted) - len(self.site.query.labels)]
+            if known is not None
+            else Dim(-1)
+        )
 
     def _power(self, value: Value) -> tuple[Dim | None, float] | None:
         if value.op == "size":
@@ -306,8 +365,20 @@ class Arguments:
         except Inexpressible:
             for name, held in self.writer.env.items():
                 if held.op == "phi" and "." not in name and (held.args[0] is test or held.args[0].key == test.key):
-                    made, other = (held.args[1], held.args[2]) if none_test((test, True)) is not None else (held.args[2], held.args[1])
-                    if other is tested and made.op not in ("const", "undefined", "phi", "call", "opaque", "attribute", "param"):
+                    made, other = (
+                        (held.args[1], held.args[2])
+                        if none_test((test, True)) is not None
+                        else (held.args[2], held.args[1])
+                    )
+                    if other is tested and made.op not in (
+                        "const",
+                        "undefined",
+                        "phi",
+                        "call",
+                        "opaque",
+                        "attribute",
+                        "param",
+                    ):
                         self.writer.used.append(held)
                         return Text(name)
             raise
@@ -337,7 +408,9 @@ class Arguments:
         elif fills and not adds:
             self.call.mask = self._optional([(self._laid(self._keep(i)), i.conditions) for i in fills], "&", BITAND)
         elif adds and not fills:
-            self.call.mask = self._optional([(self._laid(self._term(i)), i.conditions) for i in adds], "+", masks_sum_level())
+            self.call.mask = self._optional(
+                [(self._laid(self._term(i)), i.conditions) for i in adds], "+", masks_sum_level()
+            )
         else:
             self.call.mask = self._filled(fills, adds)
 
@@ -366,17 +439,27 @@ class Arguments:
             root = item.value
             while root.args and root.op in ("unsqueeze", "reshape", "getitem", "expand", "transpose", "permute", "phi"):
                 root = root.args[1] if root.op == "phi" else root.args[0]
-            if root.op not in ("mul", "einsum", "matmul", "embedding", "div", "pow") and not (root.op == "attribute" and _parameter(root)):
+            if root.op not in ("mul", "einsum", "matmul", "embedding", "div", "pow") and not (
+                root.op == "attribute" and _parameter(root)
+            ):
                 self.call.assumes.append(f"{name} is a floating tensor")
 
     def _check_fills(self, fills: list[Item], adds: list[Item]) -> None:
         """What can go wrong where a row may be fully masked by finite fills: the original is then finite too."""
         for item in fills:
-            if item.factors and item.fill.strength == "finite" and not (item.fill.number is not None and item.fill.number <= -1e8):
+            if (
+                item.factors
+                and item.fill.strength == "finite"
+                and not (item.fill.number is not None and item.fill.number <= -1e8)
+            ):
                 self.problem("unsafe", item.line, "the fill is scaled afterwards")
             if any(f.scalar not in ("number", "tensor") or not _positive(f.value) for f in item.factors):
                 self.problem("unsafe", item.line, "the fill is multiplied by a factor that may be negative")
-            if item.fill.number is not None and item.factors and all(isinstance(f.value.const, (int, float)) and f.value.const for f in item.factors):
+            if (
+                item.fill.number is not None
+                and item.factors
+                and all(isinstance(f.value.const, (int, float)) and f.value.const for f in item.factors)
+            ):
                 number = item.fill.number
                 for factor in item.factors:
                     number = number / factor.value.const if factor.divide else number * factor.value.const
@@ -397,7 +480,9 @@ class Arguments:
         if any(order.index(i) < order.index(f) for i in fills if i.fill.strength == "inf" for f in finite):
             self.problem("no fix", finite[-1].line, "a finite fill after one with -inf may fill a whole row")
         if any(f.scalar not in ("number", "tensor") for i in finite for f in i.factors):
-            self.problem("no fix", finite[0].line, "a learned factor after a finite fill, and a row may be fully masked")
+            self.problem(
+                "no fix", finite[0].line, "a learned factor after a finite fill, and a row may be fully masked"
+            )
         if self.site.softmax.op != "softmax":
             self.problem("no fix", finite[0].line, "a softmax written by hand rounds fully masked rows in its own way")
 
@@ -408,9 +493,21 @@ class Arguments:
             return found.keep() if found is not None else None
         if item.kind == "add" and not item.subtract and not item.factors:
             found = masks.triangle(item.value, self.shapes)
-            if found is None or {found.inside, found.outside} & {0.0} == set() or min(found.inside, found.outside) > masks.STRONG:
+            if (
+                found is None
+                or {found.inside, found.outside} & {0.0} == set()
+                or min(found.inside, found.outside) > masks.STRONG
+            ):
                 return None
-            return Triangle(found.lower, found.diagonal, found.rows, found.columns, float(found.inside == 0), float(found.outside == 0), found.row_start).keep()
+            return Triangle(
+                found.lower,
+                found.diagonal,
+                found.rows,
+                found.columns,
+                float(found.inside == 0),
+                float(found.outside == 0),
+                found.row_start,
+            ).keep()
         return None
 
     def _may_be_empty(self, fills: list[Item]) -> bool:
@@ -500,14 +597,20 @@ class Arguments:
 
     def _rejoined(self, text: Text, item: Item) -> Text:
         """A mask that was put on a finer view of the scores (windows of an image), for the view the others have."""
-        at = next((n for n, label in enumerate(item.labels) if label.endswith(".0") and label not in self.target.batch), None)
+        at = next(
+            (n for n, label in enumerate(item.labels) if label.endswith(".0") and label not in self.target.batch), None
+        )
         if at is None or "..." in item.labels:
             return text
         first, second = self.site.splits.parts[item.labels[at][:-2]]
         if second.const == -1 or any(x.endswith(".0") for n, x in enumerate(item.labels) if n != at):
             raise Inexpressible("a mask under a view of unknown size")
         inner = self.writer.write(second)
-        outer = self.writer.write(first) if first.const != -1 else Text(f"{self._plain_query()}.size({at}) // {inner.at(PRODUCT + 1)}", PRODUCT)
+        outer = (
+            self.writer.write(first)
+            if first.const != -1
+            else Text(f"{self._plain_query()}.size({at}) // {inner.at(PRODUCT + 1)}", PRODUCT)
+        )
         sizes = ["-1"] * len(item.labels)
         sizes[at], sizes[at + 1] = outer.text, inner.text
         return Text(f"{text.at(ATOM)}.expand({', '.join(sizes)}).flatten({at}, {at + 1})")
@@ -515,14 +618,20 @@ class Arguments:
     def _optional(self, parts: list[tuple[Text, tuple[Condition, ...]]], sign: str, level: int) -> str:
         """The masks combined, each under its condition; None where none applies."""
         always = [t for t, c in parts if not c]
-        base = (always[0] if len(always) == 1 else Text(f" {sign} ".join(t.at(level) for t in always), level)) if always else None
+        base = (
+            (always[0] if len(always) == 1 else Text(f" {sign} ".join(t.at(level) for t in always), level))
+            if always
+            else None
+        )
         perhaps = [(t, c) for t, c in parts if c]
         if not perhaps:
             assert base is not None
             return base.text
         if len(perhaps) == 1 and (base is None or base.text.isidentifier()):
             text, conditions = perhaps[0]
-            return self._when(text if base is None else Text(f"{base.at(level)} {sign} {text.at(level + 1)}", level), base, conditions).text
+            return self._when(
+                text if base is None else Text(f"{base.at(level)} {sign} {text.at(level + 1)}", level), base, conditions
+            ).text
         paths = {c for _, c in perhaps}
         if len(paths) == 2 and base is None:
             (a, ca), (b, cb) = perhaps
@@ -540,7 +649,9 @@ class Arguments:
             if base is None and not given:
                 self.call.statements.append(f"    {name} = {text.text}")
             elif base is None and not any(all_follow(c, conditions) for c in given):
-                self.call.statements.append(f"    {name} = {text.at(OR)} if {name} is None else {name} {sign} {text.at(level + 1)}")
+                self.call.statements.append(
+                    f"    {name} = {text.at(OR)} if {name} is None else {name} {sign} {text.at(level + 1)}"
+                )
             else:
                 self.call.statements.append(f"    {name} = {name} {sign} {text.at(level + 1)}")
             given.append(conditions)
@@ -579,7 +690,11 @@ class Arguments:
         if not perhaps_add:
             bias = self._sum(adds)
             filled = Text(f'{bias.at(ATOM)}.masked_fill({self._drop(fill).text}, float("-inf"))')
-            return self._when(self._laid(filled), self._laid(bias), fill.conditions).text if fill.conditions else self._laid(filled).text
+            return (
+                self._when(self._laid(filled), self._laid(bias), fill.conditions).text
+                if fill.conditions
+                else self._laid(filled).text
+            )
         if len(adds) > 1:
             raise Inexpressible("several biases, some of them optional, and a mask")
         bias = self._term(adds[0])
@@ -588,7 +703,9 @@ class Arguments:
 
     def _sum(self, adds: list[Item]) -> Text:
         texts = [self._term(i) for i in adds]
-        return texts[0] if len(texts) == 1 else Text(" + ".join(t.at(masks_sum_level()) for t in texts), masks_sum_level())
+        return (
+            texts[0] if len(texts) == 1 else Text(" + ".join(t.at(masks_sum_level()) for t in texts), masks_sum_level())
+        )
 
     def _keep_all(self, fills: list[Item]) -> Text:
         texts = [self._keep(i) for i in fills]
@@ -613,7 +730,9 @@ class Arguments:
                 raise Inexpressible("a bias and masks with different fills")
             mask = f"{keep} | (~{some} & {self._laid(self._keep_all(hard)).at(BITAND + 1)})"
         if adds:
-            mask = f'{self._laid(self._sum(adds)).at(ATOM)}.masked_fill(~{keep}, float("-inf")).masked_fill(~{some}, 0.0)'
+            mask = (
+                f'{self._laid(self._sum(adds)).at(ATOM)}.masked_fill(~{keep}, float("-inf")).masked_fill(~{some}, 0.0)'
+            )
         query = f"{self.texts[0].at(PRODUCT)} * {some}"
         if not conditions:
             self.call.statements += lines
@@ -633,9 +752,19 @@ class Arguments:
         zeroed, fills = self.folded.zeroed, [i for i in items if i.kind == "fill"]
         if len(zeroed) != 1 or len(fills) != 1 or len(items) != 1 or zeroed[0].conditions != fills[0].conditions:
             again = zeroed[0].keep is not None and any(zeroed[0].keep.same(f.keep) for f in fills)
-            self.problem("no fix" if again else "refuse", zeroed[0].line, "masks the probabilities after the softmax", "late-mask")
+            self.problem(
+                "no fix" if again else "refuse",
+                zeroed[0].line,
+                "masks the probabilities after the softmax",
+                "late-mask",
+            )
             raise Inexpressible("a mask after the softmax")
-        same = zeroed[0].kind == "nan" and fills[0].fill.strength == "inf" or zeroed[0].keep is not None and zeroed[0].keep.same(fills[0].keep)
+        same = (
+            zeroed[0].kind == "nan"
+            and fills[0].fill.strength == "inf"
+            or zeroed[0].keep is not None
+            and zeroed[0].keep.same(fills[0].keep)
+        )
         if not same or fills[0].conditions:
             self.problem("no fix", zeroed[0].line, "masks the probabilities after the softmax")
             raise Inexpressible("another mask after the softmax")
@@ -643,7 +772,9 @@ class Arguments:
         keep = kept.text if kept.text.isidentifier() else self._fresh("keep")
         some = self._fresh("some")
         self.call.statements += [] if keep == kept.text else [f"{keep} = {kept.text}"]
-        self.call.statements.append(f"{some} = {keep}.any(dim=-1, keepdim=True)  # a fully masked row gives 0, as before")
+        self.call.statements.append(
+            f"{some} = {keep}.any(dim=-1, keepdim=True)  # a fully masked row gives 0, as before"
+        )
         self.call.mask = f"{keep} | ~{some}"
         self.call.suffix = f".masked_fill(~{some}, 0.0)"
 
@@ -658,7 +789,16 @@ def without_pairs(factors: list[Factor]) -> list[Factor]:
     """Without numbers that are divided out again (`x / 32 * 32`)."""
     left: list[Factor] = []
     for factor in factors:
-        pair = next((f for f in left if f.divide != factor.divide and f.conditions == factor.conditions and f.value.const == factor.value.const), None)
+        pair = next(
+            (
+                f
+                for f in left
+                if f.divide != factor.divide
+                and f.conditions == factor.conditions
+                and f.value.const == factor.value.const
+            ),
+            None,
+        )
         if pair is not None and isinstance(factor.value.const, (int, float)) and factor.value.const:
             left.remove(pair)
         else:
@@ -712,24 +852,70 @@ def _positive(value: Value, depth: int = 0) -> bool:
         return value.attrs.get("annotation", "").startswith("int")
     if value.op in ("attribute", "param"):
         return not any(word in value.attrs["name"].lower() for word in _SIGNED)
-    operands = value.args[1:] if value.op == "phi" else value.args[:1] if value.op in ("pow", "tensor", "as_tensor", "cast", "full", "buffer", "number", "py_float", "identity") else value.args
+    operands = (
+        value.args[1:]
+        if value.op == "phi"
+        else value.args[:1]
+        if value.op in ("pow", "tensor", "as_tensor", "cast", "full", "buffer", "number", "py_float", "identity")
+        else value.args
+    )
     known = [a for a in operands if not (a.op == "const" and a.const is None)]
-    computed = ("mul", "div", "add", "floordiv", "pow", "or", "and", "phi", "py_min", "py_max", "py_abs", "abs", "number", "py_float", "tensor", "as_tensor", "cast", "buffer", "identity")
+    computed = (
+        "mul",
+        "div",
+        "add",
+        "floordiv",
+        "pow",
+        "or",
+        "and",
+        "phi",
+        "py_min",
+        "py_max",
+        "py_abs",
+        "abs",
+        "number",
+        "py_float",
+        "tensor",
+        "as_tensor",
+        "cast",
+        "buffer",
+        "identity",
+    )
     return value.op in computed and bool(known) and all(_positive(a, depth + 1) for a in known)
 
 
 def _has_axes(value: Value, depth: int = 0) -> bool:
     """Whether a value is computed along axes, so that it is no single number."""
-    if value.op in ("norm", "vector_norm", "std", "var", "sum", "mean", "amax", "amin", "unsqueeze", "einsum", "matmul", "linear", "slice"):
+    if value.op in (
+        "norm",
+        "vector_norm",
+        "std",
+        "var",
+        "sum",
+        "mean",
+        "amax",
+        "amin",
+        "unsqueeze",
+        "einsum",
+        "matmul",
+        "linear",
+        "slice",
+    ):
         return True
-    return depth < 10 and value.op not in ("size", "shape", "attribute") and any(_has_axes(a, depth + 1) for a in value.args)
+    return (
+        depth < 10
+        and value.op not in ("size", "shape", "attribute")
+        and any(_has_axes(a, depth + 1) for a in value.args)
+    )
 
 
 def _not(test: Value) -> Value:
     if test.op == "not":
         return test.args[0]
     if test.op == "compare":
-        flip = {"is": "is_not", "is_not": "is", "eq": "ne", "ne": "eq", "in": "not_in", "not_in": "in"}.get(test.attrs["how"])
+        flip = {"is": "is_not", "is_not": "is", "eq": "ne", "ne": "eq", "in": "not_in", "not_in": "in"}.get(
+            test.attrs["how"]
+        )
         if flip:
             return synthetic("compare", *test.args, how=flip)
     return synthetic("not", test)
@@ -760,7 +946,18 @@ def _cast_kinds(value: Value, depth: int = 0) -> set[str]:
         return _cast_kinds(value.args[1], depth + 1) | _cast_kinds(value.args[2], depth + 1)
     if value.op in ("add", "sub", "mul", "div"):
         return _cast_kinds(value.args[0], depth + 1)
-    if value.op in ("transpose", "permute", "identity", "reshape", "neg", "unsqueeze", "rearrange", "normalize", "expand", "repeat_interleave"):
+    if value.op in (
+        "transpose",
+        "permute",
+        "identity",
+        "reshape",
+        "neg",
+        "unsqueeze",
+        "rearrange",
+        "normalize",
+        "expand",
+        "repeat_interleave",
+    ):
         return _cast_kinds(value.args[0], depth + 1)
     return set()
 

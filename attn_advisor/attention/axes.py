@@ -164,7 +164,9 @@ def _reshape(value: Value, labels: Labels, sizes: dict[str, Dim], shapes: Shapes
         for at, label in enumerate(labels):
             first, second = wanted[at], wanted[at + 1]
             proved = first is not None and second is not None and out[at] * out[at + 1] == sizes[label]
-            rest = _doubts((*out[:at], *out[at + 2 :]), (*labels[:at], *labels[at + 1 :]), [*wanted[:at], *wanted[at + 2 :]], sizes)
+            rest = _doubts(
+                (*out[:at], *out[at + 2 :]), (*labels[:at], *labels[at + 1 :]), [*wanted[:at], *wanted[at + 2 :]], sizes
+            )
             if label in ("i", "j") or first is None and second is None or rest + (not proved) > 1:
                 continue
             names = (f"{label}.0", f"{label}.1")
@@ -177,7 +179,9 @@ def _reshape(value: Value, labels: Labels, sizes: dict[str, Dim], shapes: Shapes
         for at in range(len(labels) - 1):
             pair = labels[at], labels[at + 1]
             proved = wanted[at] is not None and out[at] == sizes[pair[0]] * sizes[pair[1]]
-            rest = _doubts((*out[:at], *out[at + 1 :]), (*labels[:at], *labels[at + 2 :]), [*wanted[:at], *wanted[at + 1 :]], sizes)
+            rest = _doubts(
+                (*out[:at], *out[at + 1 :]), (*labels[:at], *labels[at + 2 :]), [*wanted[:at], *wanted[at + 1 :]], sizes
+            )
             if {*pair} & {"i", "j"} or rest + (not proved) > 1:
                 continue
             if pair[0].endswith(".0") and pair[1] == pair[0][:-2] + ".1":

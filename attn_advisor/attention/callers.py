@@ -29,7 +29,11 @@ def values_passed(param: Value) -> list[Value]:
     if "_passed" not in param.attrs:
         param.attrs["_passed"] = []  # a recursive call ends here
         frame = param.frame
-        if frame is not None and frame.caller is None and isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if (
+            frame is not None
+            and frame.caller is None
+            and isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        ):
             param.attrs["_passed"] = _calls(frame.module, frame.function, frame.cls, param.attrs["name"])
     return param.attrs["_passed"]
 
@@ -41,8 +45,14 @@ def _calls(module: Module, function: Function, cls: Class | None, name: str) -> 
     found: list[Value] = []
     for caller in callers:
         interpreter, root = interpret(module, caller.function, caller.cls)
-        vars(module).setdefault("_graphs", []).append(interpreter.graph)  # for release(): the arguments are looked at later
-        given = _inlined(interpreter, root, function, caller, name) if not caller.through_loop else _looped(interpreter, function, caller, name)
+        vars(module).setdefault("_graphs", []).append(
+            interpreter.graph
+        )  # for release(): the arguments are looked at later
+        given = (
+            _inlined(interpreter, root, function, caller, name)
+            if not caller.through_loop
+            else _looped(interpreter, function, caller, name)
+        )
         if given is None:
             return []
         found += given
@@ -58,7 +68,9 @@ def callers_of(module: Module, function: Function, cls: Class | None) -> list[Ca
     return _users(module, cls) if cls is not None else _mentions(module, function)
 
 
-def _inlined(interpreter: Interpreter, root: Frame, function: Function, caller: Caller, name: str) -> list[Value] | None:
+def _inlined(
+    interpreter: Interpreter, root: Frame, function: Function, caller: Caller, name: str
+) -> list[Value] | None:
     """What the calls pass, read off their executions; None if one was not followed."""
     frames = [f for f in interpreter.graph.frames if f.function is function and f.caller is root]
     if {id(f.call) for f in frames} != {id(c) for c in caller.calls}:
@@ -78,7 +90,9 @@ def _looped(interpreter: Interpreter, function: Function, caller: Caller, name: 
         operands = [a for n, a in zip(value.names, value.args, strict=False) if n.startswith("_") and n[1:].isdigit()]
         if not isinstance(call.func, ast.Name) or call.func.id not in caller.loop_names:
             operands = operands[1:]  # checkpoint(block, x, ...)
-        given = dict(zip(position, operands, strict=False)) | {n: a for n, a in zip(value.names, value.args, strict=False) if not n.startswith("_") and n != "function"}
+        given = dict(zip(position, operands, strict=False)) | {
+            n: a for n, a in zip(value.names, value.args, strict=False) if not n.startswith("_") and n != "function"
+        }
         if name in given:
             found.append(given[name])
     return found
@@ -91,15 +105,30 @@ def _known_elsewhere(module: Module, name: str) -> bool:
     providers = {module.path.stem}
     for _ in range(3):  # files that hand on everything of a provider
         stars = re.compile(rb"from\s+[\w.]*\b(?:" + "|".join(sorted(providers)).encode() + rb")\s+import\s+\*")
-        more = {p.parent.name if p.stem == "__init__" else p.stem for p, data in starred.items() if p != module.path and stars.search(data)}
+        more = {
+            p.parent.name if p.stem == "__init__" else p.stem
+            for p, data in starred.items()
+            if p != module.path and stars.search(data)
+        }
         if more <= providers:
             break
         providers |= more
     named = "|".join(sorted(providers)).encode()
     used = re.compile(
-        rb"from\s+(?:[\w.]*\b(?:" + named + rb")|\.+)\s+import\s+(?:\([^)]*|[^\n]*)\b" + word + rb"\b|\b(?:" + named + rb")\." + word + rb"\b"
+        rb"from\s+(?:[\w.]*\b(?:"
+        + named
+        + rb")|\.+)\s+import\s+(?:\([^)]*|[^\n]*)\b"
+        + word
+        + rb"\b|\b(?:"
+        + named
+        + rb")\."
+        + word
+        + rb"\b"
     )
-    return any(path != module.path and used.search(data) for path, data in module.project.sources_with(module.path, word).items())
+    return any(
+        path != module.path and used.search(data)
+        for path, data in module.project.sources_with(module.path, word).items()
+    )
 
 
 def _users(module: Module, cls: Class) -> list[Caller] | None:
@@ -116,12 +145,22 @@ def _users(module: Module, cls: Class) -> list[Caller] | None:
         seen |= {id(n) for n in mentions}
         attributes, direct = set(), set()
         for node in ast.walk(init):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.value.func in mentions and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Call)
+                and node.value.func in mentions
+                and len(node.targets) == 1
+                and isinstance(node.targets[0], ast.Attribute)
+            ):
                 attributes.add(node.targets[0].attr)
                 direct.add(id(node.value.func))
         in_list = any(id(n) not in direct for n in mentions)
         for method in other.methods.values():
-            calls = [n for n in ast.walk(method) if isinstance(n, ast.Call) and _of_self(n.func) in attributes] if attributes & names_in(method).of_self else []
+            calls = (
+                [n for n in ast.walk(method) if isinstance(n, ast.Call) and _of_self(n.func) in attributes]
+                if attributes & names_in(method).of_self
+                else []
+            )
             if calls:
                 callers.append(Caller(method, calls, other))
             if in_list and method is not init:
@@ -130,20 +169,33 @@ def _users(module: Module, cls: Class) -> list[Caller] | None:
 
 
 def _of_self(node: ast.expr) -> str | None:
-    return node.attr if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self" else None
+    return (
+        node.attr
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+        else None
+    )
 
 
 def _loops(method: Function, cls: Class) -> list[Caller]:
     """Calls of the variables of loops over something of self."""
     names: set[str] = set()
     for node in ast.walk(method):
-        if isinstance(node, (ast.For, ast.comprehension)) and any(_of_self(n) for n in ast.walk(node.iter) if isinstance(n, ast.expr)):
+        if isinstance(node, (ast.For, ast.comprehension)) and any(
+            _of_self(n) for n in ast.walk(node.iter) if isinstance(n, ast.expr)
+        ):
             names |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
     calls = [
         n
         for n in ast.walk(method)
         if isinstance(n, ast.Call)
-        and (isinstance(n.func, ast.Name) and n.func.id in names or n.args and isinstance(n.args[0], ast.Name) and n.args[0].id in names and "checkpoint" in ast.unparse(n.func))
+        and (
+            isinstance(n.func, ast.Name)
+            and n.func.id in names
+            or n.args
+            and isinstance(n.args[0], ast.Name)
+            and n.args[0].id in names
+            and "checkpoint" in ast.unparse(n.func)
+        )
     ]
     return [Caller(method, calls, cls, True, frozenset(names))] if calls else []
 
@@ -154,10 +206,22 @@ def _own_calls(module: Module, function: Function, cls: Class) -> list[Caller] |
     called: set[int] = set()
     for method in cls.methods.values():
         if function.name in names_in(method).of_self:
-            calls = [n for n in ast.walk(method) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == function.name and isinstance(n.func.value, ast.Name) and n.func.value.id == "self"]
+            calls = [
+                n
+                for n in ast.walk(method)
+                if isinstance(n, ast.Call)
+                and isinstance(n.func, ast.Attribute)
+                and n.func.attr == function.name
+                and isinstance(n.func.value, ast.Name)
+                and n.func.value.id == "self"
+            ]
             callers.append(Caller(method, calls, cls))
             called |= {id(c.func) for c in calls}
-    others = [n for n in nodes_in(module.tree) if isinstance(n, ast.Attribute) and n.attr == function.name and id(n) not in called]
+    others = [
+        n
+        for n in nodes_in(module.tree)
+        if isinstance(n, ast.Attribute) and n.attr == function.name and id(n) not in called
+    ]
     return None if others else callers
 
 
@@ -168,7 +232,11 @@ def _mentions(module: Module, function: Function) -> list[Caller] | None:
     for _, caller, cls in module.all_functions():
         if function.name not in names_in(caller).plain:
             continue
-        calls = [n for n in ast.walk(caller) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == function.name]
+        calls = [
+            n
+            for n in ast.walk(caller)
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == function.name
+        ]
         if calls and caller is not function:
             callers.append(Caller(caller, calls, cls))
             called |= {id(c.func) for c in calls}

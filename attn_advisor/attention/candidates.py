@@ -55,7 +55,11 @@ class Reach:
         return self.soft and self.calls >= 2
 
     def add(self, other: Reach) -> None:
-        self.soft, self.product, self.calls = self.soft or other.soft, self.product or other.product, self.calls + other.calls
+        self.soft, self.product, self.calls = (
+            self.soft or other.soft,
+            self.product or other.product,
+            self.calls + other.calls,
+        )
 
     def include(self, value: ast.expr) -> frozenset[str]:
         """Take in the value of a constant or an attribute; the names in it."""
@@ -137,7 +141,9 @@ class Candidates:
     def _globals(self, module: Module) -> frozenset[str]:
         """Names of the module that may stand for something of the project."""
         if id(module) not in self._globally:
-            self._globally[id(module)] = frozenset({*module.functions, *module.classes, *module.constants, *module.imports})
+            self._globally[id(module)] = frozenset(
+                {*module.functions, *module.classes, *module.constants, *module.imports}
+            )
         return self._globally[id(module)]
 
     def _attribute(self, own: Reach, cls: Class, name: str, words: frozenset[str]) -> None:
@@ -194,7 +200,12 @@ def _meaning(module: Module, name: str) -> list[Meaning]:
 
 
 def _is_soft(text: str) -> bool:
-    return ("oft" in text or "SOFT" in text) and _SOFT.search(text) is not None or "exp" in text and _EXP.search(text) is not None
+    return (
+        ("oft" in text or "SOFT" in text)
+        and _SOFT.search(text) is not None
+        or "exp" in text
+        and _EXP.search(text) is not None
+    )
 
 
 def _is_product(text: str) -> bool:
@@ -218,7 +229,11 @@ def _in_value(value: ast.expr) -> tuple[frozenset[str], bool, bool]:
 def _only_a_class(module: Module, name: str) -> bool:
     """Whether a name is imported and stands for a class from a file that mentions neither softmax nor product, as seen without parsing it (most configurations)."""
     imported = module.imports.get(name)
-    path = module.project.resolve(module.path, imported.module, imported.level) if imported is not None and imported.name else None
+    path = (
+        module.project.resolve(module.path, imported.module, imported.level)
+        if imported is not None and imported.name
+        else None
+    )
     return imported is not None and path is not None and imported.name in module.project.classes_without(path, _EITHER)
 
 
@@ -231,7 +246,9 @@ def _in_text(module: Module, function: Function) -> Mentions:
         meant = " ".join([text, *(module.imports[n].qualified for n in words & module.imports.keys())])
         soft, product = _is_soft(meant), _is_product(meant)
         calls = len(_PRODUCT_CALL.findall(text)) if product else 0
-        found = Mentions(soft, product, calls, words, frozenset(_OF_SELF.findall(text)), frozenset(_OF_SUPER.findall(text)))
+        found = Mentions(
+            soft, product, calls, words, frozenset(_OF_SELF.findall(text)), frozenset(_OF_SUPER.findall(text))
+        )
         function.__dict__["_mentions"] = found
     return found
 
@@ -239,6 +256,11 @@ def _in_text(module: Module, function: Function) -> Mentions:
 def _text(module: Module, function: Function) -> str:
     """The function's lines without its docstring and comment lines."""
     text, first = module.source.lines(function), function.body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and first.lineno > function.lineno and len(function.body) > 1:
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and first.lineno > function.lineno
+        and len(function.body) > 1
+    ):
         text = text.replace(module.source.lines(first), "", 1)
     return _COMMENT.sub("", text) if "#" in text else text

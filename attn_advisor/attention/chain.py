@@ -37,7 +37,9 @@ class Chain:
 
     end: Value
     links: list[Link] = field(default_factory=list)
-    spine: list[tuple[Value, int]] = field(default_factory=list)  # values on the way that every path takes, with the number of links above
+    spine: list[tuple[Value, int]] = field(
+        default_factory=list
+    )  # values on the way that every path takes, with the number of links above
     notes: list[tuple[str, Value]] = field(default_factory=list)
 
 
@@ -90,7 +92,11 @@ def _maximum_of(value: Value, of: Value, axis: int | None) -> bool:
         value = value.args[0]
     if value.op in ("part", "getitem") or value.op == "attribute" and value.attrs.get("name") == "values":
         value = value.args[0]
-    return value.op in ("max", "amax") and value.args[0].same(of) and (len(value.args) == 1 or (_axis(value) == axis and _keeps(value)))
+    return (
+        value.op in ("max", "amax")
+        and value.args[0].same(of)
+        and (len(value.args) == 1 or (_axis(value) == axis and _keeps(value)))
+    )
 
 
 class Walker:
@@ -111,7 +117,14 @@ class Walker:
         left, right = value.attrs["inputs"]
         for scores, term, other in ((value.args[0], left, right), (value.args[1], right, left)):
             summed = [x for x in term if x in other and x not in value.attrs["output"]]
-            if len(other) == 2 and len(term) >= 3 and len(value.attrs["output"]) == len(term) and summed and summed[0] not in term[-2:] and self.reach(scores, stage) is not None:
+            if (
+                len(other) == 2
+                and len(term) >= 3
+                and len(value.attrs["output"]) == len(term)
+                and summed
+                and summed[0] not in term[-2:]
+                and self.reach(scores, stage) is not None
+            ):
                 return scores
         return None
 
@@ -191,15 +204,29 @@ class Walker:
         if at.op == "where" and len(at.args) == 3:
             for index in (1, 2):
                 if self.reach(at.args[index], stage) is not None:
-                    return Link(at, "where", at.args[index], (at.args[0], at.args[3 - index]), conditions, reversed=index == 2)
+                    return Link(
+                        at, "where", at.args[index], (at.args[0], at.args[3 - index]), conditions, reversed=index == 2
+                    )
             return None
         if is_product(at):
             mixed = self.mixed(at, stage)
-            return None if mixed is None else Link(at, "unknown", mixed, tuple(a for a in at.args if a is not mixed), conditions)
-        options = [(steps + cost, operand) for operand, cost in self._onward(at) if (steps := self.reach(operand, stage)) is not None]
+            return (
+                None
+                if mixed is None
+                else Link(at, "unknown", mixed, tuple(a for a in at.args if a is not mixed), conditions)
+            )
+        options = [
+            (steps + cost, operand)
+            for operand, cost in self._onward(at)
+            if (steps := self.reach(operand, stage)) is not None
+        ]
         if not options:
             return None
-        operand = options[0][1] if at.op in _EITHER and not self._tabled(options[0][1], stage) else min(options, key=lambda o: o[0])[1]
+        operand = (
+            options[0][1]
+            if at.op in _EITHER and not self._tabled(options[0][1], stage)
+            else min(options, key=lambda o: o[0])[1]
+        )
         rest = tuple(a for a in at.args if a is not operand)
         if at.op in _EITHER and at.args[0] is at.args[1]:
             rest = (operand,)
@@ -223,13 +250,20 @@ class Walker:
         """Both branches of a join, as links that take part on a condition; the chain goes on below where they meet."""
         test, body, orelse = phi.args
         left = self.walk(body, stage, (*conditions, (test, True))) if self.reach(body, stage) is not None else None
-        right = self.walk(orelse, stage, (*conditions, (test, False))) if self.reach(orelse, stage) is not None else None
+        right = (
+            self.walk(orelse, stage, (*conditions, (test, False))) if self.reach(orelse, stage) is not None else None
+        )
         if left is None or right is None:
             one = left or right
             if one is None:
                 return None
             other = orelse if left is not None else body
-            links = [Link(k.value, k.kind, k.operand, k.rest, (*conditions, *k.conditions[len(conditions) + 1 :]), k.reversed) for k in one.links]
+            links = [
+                Link(
+                    k.value, k.kind, k.operand, k.rest, (*conditions, *k.conditions[len(conditions) + 1 :]), k.reversed
+                )
+                for k in one.links
+            ]
             chain = Chain(one.end, links, notes=list(one.notes))
             if other.op not in ("undefined", "const"):
                 chain.notes.append(("partial", phi))
@@ -244,8 +278,20 @@ class Walker:
             x, dim = as_softmax(left.end)  # type: ignore[misc]
             y, dim2 = as_softmax(right.end)  # type: ignore[misc]
             if dim == dim2 and not any(k.conditions != conditions and k.kind != "cast" for k in chain.links):
-                joined = x if x is y else Value("phi", (test, x, y), ("test", "body", "orelse"), None, phi.node, None, register=False)
-                soft = Value("softmax", (joined,), ("input",), {"dim": dim, "dim_given": True, "_merged": (left.end, right.end)}, left.end.node, None, register=False)
+                joined = (
+                    x
+                    if x is y
+                    else Value("phi", (test, x, y), ("test", "body", "orelse"), None, phi.node, None, register=False)
+                )
+                soft = Value(
+                    "softmax",
+                    (joined,),
+                    ("input",),
+                    {"dim": dim, "dim_given": True, "_merged": (left.end, right.end)},
+                    left.end.node,
+                    None,
+                    register=False,
+                )
                 soft.frame, soft.stmt, soft.order = left.end.frame, left.end.stmt, left.end.order
                 if x is not y:
                     joined.frame, joined.stmt = phi.frame, phi.stmt
@@ -284,7 +330,12 @@ def _alike(a: Link, b: Link) -> bool:
         and len(a.rest) == len(b.rest)
         and all(x.same(y) for x, y in zip(a.rest, b.rest, strict=True))
         and a.value.attrs.get("_module") is b.value.attrs.get("_module")
-        or (a.kind == b.kind == "dropout" and "_module" in a.value.attrs and "_module" in b.value.attrs and a.value.attrs["_module"].key == b.value.attrs["_module"].key)
+        or (
+            a.kind == b.kind == "dropout"
+            and "_module" in a.value.attrs
+            and "_module" in b.value.attrs
+            and a.value.attrs["_module"].key == b.value.attrs["_module"].key
+        )
     )
 
 
@@ -297,7 +348,10 @@ def _learned(value: Value) -> bool:
         if value.op == "call" and value.args and value.args[0].op == "attribute":
             made = definition(value.args[0])
             return made is not None and made.op == "construct" and made.attrs["qualified"].endswith("Embedding")
-        if value.op not in ("transpose", "permute", "reshape", "cast", "identity", "getitem", "unsqueeze", "rearrange") or not value.args:
+        if (
+            value.op not in ("transpose", "permute", "reshape", "cast", "identity", "getitem", "unsqueeze", "rearrange")
+            or not value.args
+        ):
             return False
         value = value.args[0]
     return False

@@ -44,7 +44,9 @@ def attention_sites(module: Module) -> Iterator[Detection]:
         sys.setrecursionlimit(limit)
 
 
-def _in_function(module: Module, name: str, function: Function, cls: Class | None) -> Iterator[tuple[Detection, list[ast.AST]]]:
+def _in_function(
+    module: Module, name: str, function: Function, cls: Class | None
+) -> Iterator[tuple[Detection, list[ast.AST]]]:
     interpreter, frame = interpret(module, function, cls)
     try:
         yield from _in_graph(module, name, function, cls, interpreter, frame)
@@ -82,7 +84,11 @@ def _hooks(module: Module, cls: Class | None, site: Site) -> Problem | None:
         while made is not None and made.op == "getitem":
             made = made.args[0]
         name = made.attrs.get("name") if made is not None and made.op == "attribute" else None
-        if name is not None and cls is not None and name in module.project.hooked(module.path, cls.node.name, module.source.text):
+        if (
+            name is not None
+            and cls is not None
+            and name in module.project.hooked(module.path, cls.node.name, module.source.text)
+        ):
             return Problem("guard", value.line, f"a forward hook is registered on `{name}`, which records the weights")
     return None
 
@@ -91,7 +97,11 @@ def _beside_sdpa(function: Function, cls: Class | None) -> bool:
     """Whether the class's caller of this method chooses between it and a method that calls SDPA."""
     if cls is None or SDPA not in cls.module.source.text:
         return False
-    fused = {name for name, method in cls.methods.items() if method is not function and SDPA in names_in(method).attributes | names_in(method).plain}
+    fused = {
+        name
+        for name, method in cls.methods.items()
+        if method is not function and SDPA in names_in(method).attributes | names_in(method).plain
+    }
     if not fused:
         return False
     for caller in cls.methods.values():
@@ -116,7 +126,11 @@ def _owner(site: Site) -> Frame | None:
     for frames in zip(*paths, strict=False):
         if all(f is frames[0] for f in frames):
             shared = frames[0]
-    while shared is not None and isinstance(shared.function, (ast.Lambda, ast.ListComp, ast.GeneratorExp)) and shared.caller is not None:
+    while (
+        shared is not None
+        and isinstance(shared.function, (ast.Lambda, ast.ListComp, ast.GeneratorExp))
+        and shared.caller is not None
+    ):
         shared = shared.caller
     return shared
 
@@ -142,19 +156,33 @@ def _detection(module: Module, name: str, site: Site, interpreter: Interpreter, 
     facts = _facts(site, folded, made, frame)
     detection = Detection(_CODES[verdict], start, end, name, facts, verdict=verdict)
     detection.values = {k: TRANSPOSED.sub("", str(facts[k])) for k in ("query", "key", "value")}
-    if site.key.value.op == "transpose" and site.key.labels[-1:] == (site.key_axis,):  # the key itself, not its transpose
+    if site.key.value.op == "transpose" and site.key.labels[-1:] == (
+        site.key_axis,
+    ):  # the key itself, not its transpose
         detection.values["key"] = _text(site.key.value.args[0], frame, last)
     detection.blockers = list(dict.fromkeys(blockers))
     if made.call is not None and (verdict == "exact" or made.guarded):
         detection.assumes = list(dict.fromkeys(made.call.assumes))
     refusal = next((p for p in folded.problems if p.kind == "refuse"), None)
-    detection.values["reason"] = f"line {refusal.line} {refusal.text}" if refusal is not None else detection.blockers[0] if detection.blockers else ""
+    detection.values["reason"] = (
+        f"line {refusal.line} {refusal.text}"
+        if refusal is not None
+        else detection.blockers[0]
+        if detection.blockers
+        else ""
+    )
     detection.way = refusal.way if refusal is not None else _wanted(made, site, frame) if verdict == "guarded" else ""
     if verdict == "exact" and made.edits:
         safe = not any(p.kind == "unsafe" for p in folded.problems)
-        detection.fix = Fix("safe" if safe else "unsafe", f"Replace with `{made.expression}`", tuple(sorted(set(made.edits))))
+        detection.fix = Fix(
+            "safe" if safe else "unsafe", f"Replace with `{made.expression}`", tuple(sorted(set(made.edits)))
+        )
     elif verdict == "guarded" and made.edits and not any(p.text == _SCRIPTED for p in folded.problems):
-        detection.fix = Fix("unsafe", f"Keep these lines where the weights are wanted, else `{made.expression}`", tuple(sorted(set(made.edits))))
+        detection.fix = Fix(
+            "unsafe",
+            f"Keep these lines where the weights are wanted, else `{made.expression}`",
+            tuple(sorted(set(made.edits))),
+        )
     return detection
 
 
@@ -170,16 +198,33 @@ def _outside(module: Module, frame: Frame, folded: Folded, made: Rewrite) -> Non
     text = module.source.text
     for word in ("create_graph=True", "create_graph = True", "torch.func", "functorch", ".jvp(", ".hvp(", "hessian("):
         if word in text:
-            folded.problems.append(Problem("unsafe", text[: text.index(word)].count("\n") + 1, "gradients of gradients may be taken, which fused kernels do not have"))
+            folded.problems.append(
+                Problem(
+                    "unsafe",
+                    text[: text.index(word)].count("\n") + 1,
+                    "gradients of gradients may be taken, which fused kernels do not have",
+                )
+            )
             break
     target = module.target_torch
     if target is not None and made.call is not None:
         if target < (2, 0):
-            folded.problems.append(Problem("unsafe", getattr(frame.function, "lineno", 1), f"torch {target[0]}.{target[1]} has no SDPA; it came with 2.0"))
+            folded.problems.append(
+                Problem(
+                    "unsafe",
+                    getattr(frame.function, "lineno", 1),
+                    f"torch {target[0]}.{target[1]} has no SDPA; it came with 2.0",
+                )
+            )
         elif target < (2, 1) and made.call.scale is not None:
-            folded.problems.append(Problem("unsafe", getattr(frame.function, "lineno", 1), "SDPA's scale came with torch 2.1"))
+            folded.problems.append(
+                Problem("unsafe", getattr(frame.function, "lineno", 1), "SDPA's scale came with torch 2.1")
+            )
     function = frame.function
-    decorators = [*getattr(function, "decorator_list", []), *(frame.cls.node.decorator_list if frame.cls is not None else [])]
+    decorators = [
+        *getattr(function, "decorator_list", []),
+        *(frame.cls.node.decorator_list if frame.cls is not None else []),
+    ]
     for decorator in decorators:
         if "script" in ast.unparse(decorator).split("(")[0].split("."):
             folded.problems.append(Problem("unsafe", decorator.lineno, _SCRIPTED))
@@ -193,7 +238,9 @@ def _escape_texts(made: Rewrite, site: Site, frame: Frame) -> list[str]:
             texts.append(f"line {value.line}: the weights are {always}handed to another function")
         elif effect.kind == "return":
             dropped = thrown_away(effect, site, frame) if always else None
-            texts.append(f"line {effect.stmt.lineno}: the weights are {always}returned{f', and {dropped}' if dropped else ''}")
+            texts.append(
+                f"line {effect.stmt.lineno}: the weights are {always}returned{f', and {dropped}' if dropped else ''}"
+            )
         elif effect.kind == "store":
             name = OBJECT.sub("", effect.name)
             texts.append(f"line {effect.stmt.lineno}: the weights are {always}stored in `{name}`")
@@ -225,7 +272,11 @@ def _facts(site: Site, folded: Folded, made: Rewrite, frame: Frame) -> dict[str,
             "value": " ".join(site.val.labels),
             "output": " ".join(site.out_labels),
         },
-        "scale": (call.scale or "default") if call is not None else "none" if not folded.factors else " ".join(("/ " if f.divide else "* ") + _text(f.value, frame, stmt) for f in folded.factors),
+        "scale": (call.scale or "default")
+        if call is not None
+        else "none"
+        if not folded.factors
+        else " ".join(("/ " if f.divide else "* ") + _text(f.value, frame, stmt) for f in folded.factors),
         "dropout": None if dropout is None else (call.dropout if call is not None else "unknown"),
         "masks": [
             {
@@ -233,14 +284,23 @@ def _facts(site: Site, folded: Folded, made: Rewrite, frame: Frame) -> dict[str,
                 "form": item.form,
                 "keep": _text(item.keep, frame, stmt) if item.keep is not None else None,
                 "kind": "bool" if item.kind == "fill" else "additive",
-                "fill": str(item.fill.number if item.fill.number is not None else item.fill.strength) if item.kind == "fill" else None,
-                "when": " and ".join(("" if way else "not ") + _text(test, frame, stmt) for test, way in item.conditions) or None,
+                "fill": str(item.fill.number if item.fill.number is not None else item.fill.strength)
+                if item.kind == "fill"
+                else None,
+                "when": " and ".join(
+                    ("" if way else "not ") + _text(test, frame, stmt) for test, way in item.conditions
+                )
+                or None,
             }
             for item in folded.items
         ],
         "causal": call is not None and call.causal is not None,
         "sdpa": made.expression or None,
-        "weights": "returned" if any(e is not None and e.kind == "return" for _, e in made.escapes) else "stored" if made.escapes else "none",
+        "weights": "returned"
+        if any(e is not None and e.kind == "return" for _, e in made.escapes)
+        else "stored"
+        if made.escapes
+        else "none",
     }
 
 

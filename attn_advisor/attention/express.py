@@ -26,7 +26,18 @@ _OPERATORS = {
     "bitor": ("|", BITOR),
     "pow": ("**", POWER),
 }
-_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "is": "is", "is_not": "is not", "in": "in", "not_in": "not in"}
+_COMPARISONS = {
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "is": "is",
+    "is_not": "is not",
+    "in": "in",
+    "not_in": "not in",
+}
 # Values that must not be computed twice or at another place than the one they stood at.
 _ONCE = frozenset({"rand", "randn", "dropout", "loop", "mutated", "undefined", "setitem"})
 
@@ -58,7 +69,9 @@ class Writer:
         self.used: list[Value] = []  # values reached through a name: they must stay computed
         self.names: set[str] = set()
         self.given = extra or {}  # id of value -> name that the rewrite itself binds
-        self.nodes: dict[int, str] = {}  # id of a syntax node -> what to write instead (a size of the scores, read off the query)
+        self.nodes: dict[
+            int, str
+        ] = {}  # id of a syntax node -> what to write instead (a size of the scores, read off the query)
         self._by_value: dict[int, list[str]] = {}
         for name, value in self.env.items():
             if "." not in name:
@@ -77,7 +90,10 @@ class Writer:
         if self.assumed:
             for name, held in self.env.items():
                 while held.op == "phi" and "." not in name:
-                    way = next((way for test, way in self.assumed if test is held.args[0] or test.key == held.args[0].key), None)
+                    way = next(
+                        (way for test, way in self.assumed if test is held.args[0] or test.key == held.args[0].key),
+                        None,
+                    )
                     if way is None:
                         break
                     held = held.args[1 if way else 2]
@@ -186,9 +202,26 @@ class Writer:
                 replacements.append((inner, self.nodes[id(inner)]))
                 done.update(id(n) for n in ast.walk(inner))
                 continue
-            if isinstance(inner, (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.NamedExpr, ast.Await, ast.Yield, ast.DictComp, ast.SetComp)):
+            if isinstance(
+                inner,
+                (
+                    ast.Lambda,
+                    ast.ListComp,
+                    ast.GeneratorExp,
+                    ast.NamedExpr,
+                    ast.Await,
+                    ast.Yield,
+                    ast.DictComp,
+                    ast.SetComp,
+                ),
+            ):
                 raise Inexpressible("an expression with its own names")
-            if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr.endswith("_") and not inner.func.attr.endswith("__"):
+            if (
+                isinstance(inner, ast.Call)
+                and isinstance(inner.func, ast.Attribute)
+                and inner.func.attr.endswith("_")
+                and not inner.func.attr.endswith("__")
+            ):
                 raise Inexpressible("a change in place")
             if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Load):
                 self._check_attribute(inner, frame)
@@ -214,7 +247,11 @@ class Writer:
         if here is value and id(value) not in self.given and id(value) not in self.forbidden:
             self._use(value, node.id)
             return None
-        if here is None and value.op in ("import", "function", "class", "name", "partial", "const") and self._is_global(node.id, frame):
+        if (
+            here is None
+            and value.op in ("import", "function", "class", "name", "partial", "const")
+            and self._is_global(node.id, frame)
+        ):
             return None
         text = self.write(value)
         return text.text if text.level == ATOM else f"({text.text})"
@@ -228,7 +265,13 @@ class Writer:
                 return False
             scope = scope.parent
         module = frame.module
-        return name in module.imports or name in module.functions or name in module.classes or name in module.constants or hasattr(builtins, name)
+        return (
+            name in module.imports
+            or name in module.functions
+            or name in module.classes
+            or name in module.constants
+            or hasattr(builtins, name)
+        )
 
     # -- from its operation ---------------------------------------------------------------------------------------------------------------------
     def _from_operation(self, value: Value) -> Text:
@@ -247,14 +290,27 @@ class Writer:
         if op in ("and", "or"):
             return Text(f" {op} ".join(self.write(a).at(COMPARE) for a in args), OR)
         if op == "compare":
-            return Text(f"{self.write(args[0]).at(BITOR)} {_COMPARISONS[value.attrs['how']]} {self.write(args[1]).at(BITOR)}", COMPARE)
+            return Text(
+                f"{self.write(args[0]).at(BITOR)} {_COMPARISONS[value.attrs['how']]} {self.write(args[1]).at(BITOR)}",
+                COMPARE,
+            )
         if op == "phi":
             test, body, orelse = args
-            return Text(f"{self.write(body).at(OR)} if {self.write(test).at(OR)} else {self.write(orelse).at(COND)}", COND)
+            return Text(
+                f"{self.write(body).at(OR)} if {self.write(test).at(OR)} else {self.write(orelse).at(COND)}", COND
+            )
         if op == "size":
             return Text(f"{self.write(args[0]).at(ATOM)}.size({value.attrs['axis']})")
         if op == "cast" and len(args) == 1 and value.attrs["kind"]:
-            short = {"float32": "float", "float16": "half", "float64": "double", "bfloat16": "bfloat16", "int64": "long", "int32": "int", "bool": "bool"}.get(value.attrs["kind"])
+            short = {
+                "float32": "float",
+                "float16": "half",
+                "float64": "double",
+                "bfloat16": "bfloat16",
+                "int64": "long",
+                "int32": "int",
+                "bool": "bool",
+            }.get(value.attrs["kind"])
             if short:
                 return self._method(short, args[0])
         if op == "cast" and len(args) == 2:
@@ -265,7 +321,34 @@ class Writer:
             return self._method("permute", args[0], *(constant(d) for d in value.attrs["dims"]))
         if op == "softmax":
             raise Inexpressible("probabilities")
-        if op in ("masked_fill", "unsqueeze", "squeeze", "exp", "sqrt", "clamp", "tril", "triu", "sum", "any", "all", "flatten", "unflatten", "expand", "repeat", "type_as", "repeat_interleave", "reshape", "log", "tanh", "sigmoid") and args and value.attrs.get("sizes") is not False:
+        if (
+            op
+            in (
+                "masked_fill",
+                "unsqueeze",
+                "squeeze",
+                "exp",
+                "sqrt",
+                "clamp",
+                "tril",
+                "triu",
+                "sum",
+                "any",
+                "all",
+                "flatten",
+                "unflatten",
+                "expand",
+                "repeat",
+                "type_as",
+                "repeat_interleave",
+                "reshape",
+                "log",
+                "tanh",
+                "sigmoid",
+            )
+            and args
+            and value.attrs.get("sizes") is not False
+        ):
             return self._known_method(value)
         if op == "getitem":
             return Text(f"{self.write(args[0]).at(ATOM)}[{self._index(args[1])}]")
@@ -295,7 +378,11 @@ class Writer:
         for at, (name, arg) in enumerate(zip(value.names, value.args, strict=False)):
             if at:
                 text = self.write(arg).text
-                operands.append(text if name.startswith("_") or (at < len(signature) and signature[at] == name) else f"{name}={text}")
+                operands.append(
+                    text
+                    if name.startswith("_") or (at < len(signature) and signature[at] == name)
+                    else f"{name}={text}"
+                )
         if not value.names:
             return self._method(value.op, *value.args)
         return Text(f"{self.write(value.args[0]).at(ATOM)}.{value.op}({', '.join(operands)})")
@@ -322,7 +409,16 @@ def _stands_for(node: ast.expr, value: Value) -> bool:
 
 def _level(node: ast.expr) -> int:
     if isinstance(node, ast.BinOp):
-        return {ast.Add: SUM, ast.Sub: SUM, ast.Pow: POWER, ast.BitAnd: BITAND, ast.BitOr: BITOR, ast.BitXor: BITOR, ast.LShift: BITAND, ast.RShift: BITAND}.get(type(node.op), PRODUCT)
+        return {
+            ast.Add: SUM,
+            ast.Sub: SUM,
+            ast.Pow: POWER,
+            ast.BitAnd: BITAND,
+            ast.BitOr: BITOR,
+            ast.BitXor: BITOR,
+            ast.LShift: BITAND,
+            ast.RShift: BITAND,
+        }.get(type(node.op), PRODUCT)
     if isinstance(node, ast.UnaryOp):
         return NOT if isinstance(node.op, ast.Not) else UNARY
     if isinstance(node, ast.Compare):

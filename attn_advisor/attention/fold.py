@@ -78,7 +78,9 @@ class Folded:
     guards: list[tuple[Value, Condition | None]] = field(default_factory=list)
 
 
-_SKIP = frozenset("loop identity transpose permute reshape rearrange unsqueeze squeeze flatten unflatten expand".split())
+_SKIP = frozenset(
+    "loop identity transpose permute reshape rearrange unsqueeze squeeze flatten unflatten expand".split()
+)
 _POINTWISE = {  # functions of one score: what they do, way out
     "tanh": ("caps the scores with tanh", "capped-scores"),
     "clamp": ("clamps the scores", "clamped-scores"),
@@ -107,15 +109,35 @@ def fold(site: Site, shapes: Shapes) -> Folded:
     for kind, value in site.unclear:
         _unclear(kind, value, out)
     if site.softmax.op == "div" and site.softmax.args[1].op == "add":
-        out.problems.append(Problem("refuse", site.softmax.line, "adds to the sum that the softmax divides by", "off-by-one"))
-    own = next((k.value for k in (*site.before, *site.behind) if k.kind == "identity" and k.value.attrs.get("spelled") == "apply"), None)
+        out.problems.append(
+            Problem("refuse", site.softmax.line, "adds to the sum that the softmax divides by", "off-by-one")
+        )
+    own = next(
+        (
+            k.value
+            for k in (*site.before, *site.behind)
+            if k.kind == "identity" and k.value.attrs.get("spelled") == "apply"
+        ),
+        None,
+    )
     if own is not None:
         out.problems.append(Problem("no fix", own.line, "a torch.autograd.Function has a gradient of its own"))
-    cut = next((k.value for k in (*site.before, *site.behind) if k.kind == "identity" and k.value.attrs.get("spelled") == "data"), None)
+    cut = next(
+        (
+            k.value
+            for k in (*site.before, *site.behind)
+            if k.kind == "identity" and k.value.attrs.get("spelled") == "data"
+        ),
+        None,
+    )
     if cut is not None:
-        out.problems.append(Problem("refuse", cut.line, "takes the weights out of the gradient (`.data`)", "detached-weights"))
+        out.problems.append(
+            Problem("refuse", cut.line, "takes the weights out of the gradient (`.data`)", "detached-weights")
+        )
     if site.softmax.op == "gumbel_softmax":
-        out.problems.append(Problem("refuse", site.softmax.line, "draws the weights at random (gumbel_softmax)", "random-weights"))
+        out.problems.append(
+            Problem("refuse", site.softmax.line, "draws the weights at random (gumbel_softmax)", "random-weights")
+        )
     chain = {id(v) for v in site.chain_values} | {id(k.operand) for k in (*site.before, *site.behind)}
     for item in out.items:
         way = _made_from(item.value, chain)
@@ -136,9 +158,23 @@ def _made_from(value: Value, chain: set[int]) -> str:
             if ranked:
                 return "top-k"
             found = "mask-from-scores"
-        elif at.op not in ("size", "shape", "dtype", "device", "ndim", "ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"):
+        elif at.op not in (
+            "size",
+            "shape",
+            "dtype",
+            "device",
+            "ndim",
+            "ones_like",
+            "zeros_like",
+            "full_like",
+            "new_ones",
+            "new_zeros",
+            "new_full",
+        ):
             ranked = ranked or at.op in ("topk", "kthvalue", "sort", "argsort")
-            stack.extend((a, ranked) for a in (at.args[:1] if at.op in ("type_as", "expand_as", "reshape_as", "to") else at.args))
+            stack.extend(
+                (a, ranked) for a in (at.args[:1] if at.op in ("type_as", "expand_as", "reshape_as", "to") else at.args)
+            )
     return found
 
 
@@ -155,7 +191,9 @@ def _product(site: Site, out: Folded) -> None:
         if beta is not None and beta.const != 1:
             term = synthetic("mul", term, beta)
             if scalar_kind(beta) != "number":
-                out.problems.append(Problem("no fix", product.line, "baddbmm with a beta that is not known to be a number"))
+                out.problems.append(
+                    Problem("no fix", product.line, "baddbmm with a beta that is not known to be a number")
+                )
         out.items.append(Item("add", term, (), site.score_labels, product.line, "add"))
 
 
@@ -204,11 +242,17 @@ def _unknown(link: Link, out: Folded) -> None:
     target = value.args[0] if value.args else None
     name = str((target.attrs.get("name") or target.attrs.get("qualified") or "") if target is not None else "").lower()
     if value.op == "call" and any(word in name for word in ("pos", "bias", "mask", "alibi")):
-        out.problems.append(Problem("no fix", value.line, f"`{name}` is applied to the scores, and what it does is not known"))
+        out.problems.append(
+            Problem("no fix", value.line, f"`{name}` is applied to the scores, and what it does is not known")
+        )
     elif _mixes_heads(value):
         out.problems.append(Problem("refuse", value.line, "mixes the scores of the heads", "talking-heads"))
     else:
-        out.problems.append(Problem("refuse", value.line, "hands the scores to another function before the softmax", "function-of-scores"))
+        out.problems.append(
+            Problem(
+                "refuse", value.line, "hands the scores to another function before the softmax", "function-of-scores"
+            )
+        )
 
 
 def _mixes_heads(value: Value) -> bool:
@@ -263,7 +307,13 @@ def _blend(site: Site, link: Link, later: list[Link], out: Folded, skip: set[int
         return False
     keep = link.rest[0]
     follow = next((k for k in later if k.kind not in _SKIP and k.kind != "cast"), None)
-    if follow is None or follow.kind not in ("add", "sub") or follow.reversed and follow.kind == "sub" or follow.conditions != link.conditions:
+    if (
+        follow is None
+        or follow.kind not in ("add", "sub")
+        or follow.reversed
+        and follow.kind == "sub"
+        or follow.conditions != link.conditions
+    ):
         return False
     term = follow.rest[0]
     if term.op != "mul" or len(term.args) != 2:
@@ -273,12 +323,23 @@ def _blend(site: Site, link: Link, later: list[Link], out: Folded, skip: set[int
             amount = number.const if isinstance(number.const, (int, float)) else None
             if amount is None:
                 return False
-            fill = Fill("finite" if (-amount if follow.kind == "sub" else amount) <= masks.STRONG else "weak", float(-amount if follow.kind == "sub" else amount))
-            item = Item("fill", keep, link.conditions, link.labels, link.value.line, "multiply", masks.as_bool(keep), fill)
+            fill = Fill(
+                "finite" if (-amount if follow.kind == "sub" else amount) <= masks.STRONG else "weak",
+                float(-amount if follow.kind == "sub" else amount),
+            )
+            item = Item(
+                "fill", keep, link.conditions, link.labels, link.value.line, "multiply", masks.as_bool(keep), fill
+            )
             out.items.append(item)
             skip.add(id(follow))
             if not _zero_or_one(keep):
-                out.problems.append(Problem("unsafe", link.value.line, "the mask that multiplies the scores is not known to hold only 0 and 1"))
+                out.problems.append(
+                    Problem(
+                        "unsafe",
+                        link.value.line,
+                        "the mask that multiplies the scores is not known to hold only 0 and 1",
+                    )
+                )
             return True
     return False
 
@@ -286,7 +347,10 @@ def _blend(site: Site, link: Link, later: list[Link], out: Folded, skip: set[int
 def _zero_or_one(value: Value) -> bool:
     if masks.is_bool(value):
         return True
-    if value.op in ("cast", "getitem", "unsqueeze", "reshape", "buffer", "identity", "tril", "triu", "expand") and value.args:
+    if (
+        value.op in ("cast", "getitem", "unsqueeze", "reshape", "buffer", "identity", "tril", "triu", "expand")
+        and value.args
+    ):
         return _zero_or_one(value.args[0])
     if value.op in ("ones", "zeros", "ones_like", "zeros_like", "eye"):
         return True
@@ -320,7 +384,8 @@ def _added(site: Site, link: Link, out: Folded) -> None:
 
 def _shift(term: Value, scores: Value, labels: Labels, site: Site) -> bool:
     """Whether the term is the scores' maximum over the key axis: a shift the softmax does not see."""
-    if term.op == "unsqueeze" and term.get("dim") is not None and term.get("dim").const == -1 and term.args[0].op in ("amax", "max"):  # type: ignore[union-attr]
+    last = term.get("dim")
+    if term.op == "unsqueeze" and last is not None and last.const == -1 and term.args[0].op in ("amax", "max"):
         inner = term.args[0]
         dim = inner.get("dim")
         return dim is not None and dim.const == -1 and labels[-1] == site.key_axis and inner.args[0].same(scores)
@@ -332,7 +397,9 @@ def _shift(term: Value, scores: Value, labels: Labels, site: Site) -> bool:
     dim = axis.get("dim")
     if dim is None or not isinstance(dim.const, int) or not -len(labels) <= dim.const < len(labels):
         return False
-    return "..." not in labels[dim.const :] and labels[dim.const] == site.key_axis and _maximum_of(term, scores, dim.const)
+    return (
+        "..." not in labels[dim.const :] and labels[dim.const] == site.key_axis and _maximum_of(term, scores, dim.const)
+    )
 
 
 def _masked(link: Link, out: Folded, shapes: Shapes) -> None:
@@ -357,7 +424,11 @@ def _masked(link: Link, out: Folded, shapes: Shapes) -> None:
     strength = masks.fill_of(fill)
     if strength.strength in ("unknown", "weak"):
         if strength.strength == "weak":
-            text = f"fills masked scores with a mere {strength.number:g}" if strength.number is not None else "fills masked scores with too small a number"
+            text = (
+                f"fills masked scores with a mere {strength.number:g}"
+                if strength.number is not None
+                else "fills masked scores with too small a number"
+            )
             out.problems.append(Problem("refuse", line, text, "weak-fill"))
         else:
             out.problems.append(Problem("no fix", line, "fills masked scores with an unknown number"))
@@ -388,35 +459,68 @@ def _probability_link(site: Site, link: Link, out: Folded, shapes: Shapes) -> No
     elif kind == "unknown" and _named_dropout(link.value) and _other_module(link.value):
         out.problems.append(Problem("refuse", line, "drops the probabilities in a way of its own", "other-dropout"))
     elif kind == "unknown" and _named_dropout(link.value):
-        out.problems.append(Problem("unsafe", line, "what is applied to the probabilities is called dropout but is not known to be nn.Dropout"))
+        out.problems.append(
+            Problem(
+                "unsafe",
+                line,
+                "what is applied to the probabilities is called dropout but is not known to be nn.Dropout",
+            )
+        )
         out.dropout = Dropout(link.value, link.conditions, line)
     elif kind == "mul" and link.conditions and _none_test(link.conditions[-1]) is not None:
         out.problems.append(Problem("guard", line, "multiplies the probabilities by a mask on request"))
         out.guards.append((link.value, link.conditions[-1]))
     elif kind in ("masked_fill", "where"):
         mask = link.value.args[1] if kind == "masked_fill" else link.rest[0]
-        fill = link.value.args[2] if kind == "masked_fill" and len(link.value.args) > 2 else link.rest[-1] if kind == "where" else None
+        fill = (
+            link.value.args[2]
+            if kind == "masked_fill" and len(link.value.args) > 2
+            else link.rest[-1]
+            if kind == "where"
+            else None
+        )
         if fill is None or fill.const != 0:
-            out.problems.append(Problem("refuse", line, "changes the probabilities after the softmax", "function-of-probabilities"))
+            out.problems.append(
+                Problem("refuse", line, "changes the probabilities after the softmax", "function-of-probabilities")
+            )
             return
         keep = masks.negated(mask, True) if kind == "masked_fill" or link.reversed else masks.as_bool(mask)
         out.zeroed.append(Item("fill", mask, link.conditions, link.labels, line, kind, keep))
     elif kind == "nan_to_num" and (nan := link.value.get("nan")) is not None and nan.const != 0:
-        out.problems.append(Problem("refuse", line, "replaces NaN weights by a number other than 0", "function-of-probabilities"))
+        out.problems.append(
+            Problem("refuse", line, "replaces NaN weights by a number other than 0", "function-of-probabilities")
+        )
     elif kind == "nan_to_num":
         out.zeroed.append(Item("nan", link.value, link.conditions, link.labels, line, kind))
-    elif kind in ("mul", "div") and not link.reversed and not link.conditions and len(link.rest) == 1 and _weighs(site, link, out, shapes):
+    elif (
+        kind in ("mul", "div")
+        and not link.reversed
+        and not link.conditions
+        and len(link.rest) == 1
+        and _weighs(site, link, out, shapes)
+    ):
         pass
     elif kind in ("mul", "div"):
-        out.problems.append(Problem("refuse", line, "multiplies the probabilities by a tensor", "weighted-probabilities"))
+        out.problems.append(
+            Problem("refuse", line, "multiplies the probabilities by a tensor", "weighted-probabilities")
+        )
     elif kind == "unknown" and _mixes_heads(link.value):
         out.problems.append(Problem("refuse", line, "mixes the probabilities of the heads", "talking-heads"))
     elif kind == "unknown":
-        out.problems.append(Problem("refuse", line, "hands the probabilities to another function before the value product", "function-of-probabilities"))
+        out.problems.append(
+            Problem(
+                "refuse",
+                line,
+                "hands the probabilities to another function before the value product",
+                "function-of-probabilities",
+            )
+        )
     elif kind in ("add", "sub"):
         out.problems.append(Problem("refuse", line, "adds to the probabilities", "added-weights"))
     else:
-        out.problems.append(Problem("refuse", line, f"changes the probabilities by `{kind}`", "function-of-probabilities"))
+        out.problems.append(
+            Problem("refuse", line, f"changes the probabilities by `{kind}`", "function-of-probabilities")
+        )
 
 
 def _weighs(site: Site, link: Link, out: Folded, shapes: Shapes) -> bool:
@@ -450,7 +554,12 @@ def _other_module(value: Value) -> bool:
 def _none_test(condition: Condition) -> Value | None:
     """The value that the condition says is not None."""
     test, way = condition
-    if test.op == "compare" and test.args[1].op == "const" and test.args[1].const is None and test.attrs["how"] in ("is", "is_not", "eq", "ne"):
+    if (
+        test.op == "compare"
+        and test.args[1].op == "const"
+        and test.args[1].const is None
+        and test.attrs["how"] in ("is", "is_not", "eq", "ne")
+    ):
         return test.args[0] if (test.attrs["how"] in ("is_not", "ne")) == way else None
     return None
 
@@ -469,10 +578,30 @@ def _unclear(kind: str, value: Value, out: Folded) -> None:
     }
     if kind in ("unknown", "cat"):
         return  # named where the link is folded
-    out.problems.append(Problem("no fix", value.line, texts.get(kind, f"`{kind}` stands between the scores and the values")))
+    out.problems.append(
+        Problem("no fix", value.line, texts.get(kind, f"`{kind}` stands between the scores and the values"))
+    )
 
 
-_ARITHMETIC = frozenset({"size", "pow", "mul", "div", "add", "sub", "neg", "floordiv", "sqrt", "rsqrt", "getitem", "shape", "number", "attribute", "where"})
+_ARITHMETIC = frozenset(
+    {
+        "size",
+        "pow",
+        "mul",
+        "div",
+        "add",
+        "sub",
+        "neg",
+        "floordiv",
+        "sqrt",
+        "rsqrt",
+        "getitem",
+        "shape",
+        "number",
+        "attribute",
+        "where",
+    }
+)
 
 
 def scalar_kind(value: Value, depth: int = 0) -> str:
@@ -497,21 +626,66 @@ def scalar_kind(value: Value, depth: int = 0) -> str:
             return "unknown"
         default = value.attrs.get("_default")
         annotation = value.attrs.get("annotation", "").replace("Optional[", "").rstrip("]")
-        number = default is not None and isinstance(getattr(default, "value", None), (int, float)) and not isinstance(default.value, bool)  # type: ignore[attr-defined]
+        number = (
+            default is not None
+            and isinstance(getattr(default, "value", None), (int, float))
+            and not isinstance(default.value, bool)
+        )  # type: ignore[attr-defined]
         return "number" if annotation.split("|")[0].strip() in ("float", "int") or number else "unknown"
-    if op in ("pow", "mul", "div", "add", "sub", "neg", "floordiv", "sqrt", "rsqrt", "log", "or", "and", "phi", "py_abs", "mod"):
+    if op in (
+        "pow",
+        "mul",
+        "div",
+        "add",
+        "sub",
+        "neg",
+        "floordiv",
+        "sqrt",
+        "rsqrt",
+        "log",
+        "or",
+        "and",
+        "phi",
+        "py_abs",
+        "mod",
+    ):
         operands = value.args[1:] if op == "phi" else value.args
         kinds = {scalar_kind(a, depth + 1) for a in operands if not (a.op == "const" and a.const is None)}
         return _strongest(kinds)
-    if op in ("exp", "clamp", "sigmoid", "softplus", "unsqueeze", "reshape", "getitem", "abs", "cast", "identity", "expand", "tanh", "rearrange"):
+    if op in (
+        "exp",
+        "clamp",
+        "sigmoid",
+        "softplus",
+        "unsqueeze",
+        "reshape",
+        "getitem",
+        "abs",
+        "cast",
+        "identity",
+        "expand",
+        "tanh",
+        "rearrange",
+    ):
         kind = scalar_kind(value.args[0], depth + 1) if value.args else "unknown"
-        return kind if kind in ("parameter", "tensor") and op in ("exp", "clamp", "sigmoid", "softplus", "abs", "cast", "identity", "tanh") else "parameter" if kind == "parameter" else "unknown"
+        return (
+            kind
+            if kind in ("parameter", "tensor")
+            and op in ("exp", "clamp", "sigmoid", "softplus", "abs", "cast", "identity", "tanh")
+            else "parameter"
+            if kind == "parameter"
+            else "unknown"
+        )
     if op in ("tensor", "as_tensor"):
         return "tensor" if value.args and scalar_kind(value.args[0], depth + 1) == "number" else "unknown"
     if op == "buffer":
         return scalar_kind(value.args[0], depth + 1)
     if op == "construct":
-        return "parameter" if value.attrs["qualified"] in ("torch.nn.Parameter", "torch.nn.parameter.Parameter") else "unknown"
+        return (
+            "parameter"
+            if value.attrs["qualified"] in ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
+            else "unknown"
+        )
     if op == "attribute":
         made = definition(value)
         if made is None:
@@ -545,7 +719,11 @@ def _config_number(value: Value) -> str:
         base = base.args[0]
     if base.op == "param" and getattr(base.frame.function if base.frame else None, "name", "") == "__init__":
         return "number"
-    if value.args[0].op == "attribute" and base.op == "self" and any(word in value.args[0].attrs["name"].lower() for word in ("config", "cfg", "args", "hparams")):
+    if (
+        value.args[0].op == "attribute"
+        and base.op == "self"
+        and any(word in value.args[0].attrs["name"].lower() for word in ("config", "cfg", "args", "hparams"))
+    ):
         return "number"
     return "unknown"
 

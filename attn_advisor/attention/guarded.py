@@ -141,9 +141,7 @@ class Guard:
             self._problem(self.site.output.line, "the weights are needed in other places too")
             return None
         removal = Removal(self.graph, self.frame, Liveness(self.graph, self.frame).live(), live, stmt)
-        branches = Branches(
-            self.frame, region, removal, facts, stmt, node, call, self.about
-        )
+        branches = Branches(self.frame, region, removal, facts, stmt, node, call, self.about)
         user = self._used_later(region, facts, live) or branches.dangling()
         if user is not None:
             self._problem(user, "needs what the other branch does not compute")

@@ -84,7 +84,9 @@ def operand_text(operand: Operand, tail: Labels, target: Target, writer: Writer,
         try:
             text = writer.write(value)
             ops = _operations(labels, (*target.batch, *tail), target, site)
-            cost = 2 * len(ops) + (0 if writer.name_of(value) is not None else 1 + text.text.count("(") + len(text.text) // 40)
+            cost = 2 * len(ops) + (
+                0 if writer.name_of(value) is not None else 1 + text.text.count("(") + len(text.text) // 40
+            )
             if best is None or cost < best[0]:
                 best = (cost, Text(text.at(ATOM) + "".join(ops)) if ops else text, list(writer.used), set(writer.names))
         except Inexpressible as why:
@@ -116,12 +118,21 @@ def _peel(value: Value, labels: Labels) -> tuple[Value, Labels] | None:
         out = list(labels)
         out[a], out[b] = out[b], out[a]
         return value.args[0], tuple(out)
-    if value.op == "permute" and value.attrs.get("dims") and "..." not in labels and len(value.attrs["dims"]) == len(labels):
+    if (
+        value.op == "permute"
+        and value.attrs.get("dims")
+        and "..." not in labels
+        and len(value.attrs["dims"]) == len(labels)
+    ):
         inner = [""] * len(labels)
         for at, dim in enumerate(value.attrs["dims"]):
             inner[dim] = labels[at]
         return value.args[0], tuple(inner)
-    if value.op == "rearrange" and "..." not in labels and all(len(g) == 1 for g in (*value.attrs["left"], *value.attrs["right"])):
+    if (
+        value.op == "rearrange"
+        and "..." not in labels
+        and all(len(g) == 1 for g in (*value.attrs["left"], *value.attrs["right"]))
+    ):
         left, right = [g[0] for g in value.attrs["left"]], [g[0] for g in value.attrs["right"]]
         if sorted(left) == sorted(right) and len(right) == len(labels) and "..." not in left:
             names = dict(zip(right, labels, strict=True))

@@ -25,7 +25,11 @@ class Liveness:
         self.about = {id(v) for v in about}
         self.roots: list[tuple[Value, Effect | None]] = []
         for effect in graph.effects:
-            if effect.kind in CHECKS or effect.kind == "inlined_return" or (effect.kind == "condition" and only_refuses(effect.stmt)):
+            if (
+                effect.kind in CHECKS
+                or effect.kind == "inlined_return"
+                or (effect.kind == "condition" and only_refuses(effect.stmt))
+            ):
                 continue
             self.roots.append((effect.value, effect))
         for value in graph.values:
@@ -33,7 +37,12 @@ class Liveness:
                 continue
             if value.op in CALLS and value.stmt is not None and not isinstance(value.stmt, (ast.Raise, ast.Assert)):
                 self.roots.append((value, None))
-            elif value.inplace and storage(value).op in ("param", "attribute", "self", "loop", "opaque", "element", "call", "part", "getitem") and storage(value) is not value:
+            elif (
+                value.inplace
+                and storage(value).op
+                in ("param", "attribute", "self", "loop", "opaque", "element", "call", "part", "getitem")
+                and storage(value) is not value
+            ):
                 self.roots.append((value, None))
 
     def live(self, output: Value | None = None, instead: Iterable[Value] = ()) -> set[int]:
@@ -55,7 +64,9 @@ class Liveness:
                 stack.extend(test for test, _ in value.conditions if value.op in CALLS)
         return seen
 
-    def reasons(self, targets: Iterable[Value], output: Value, instead: Iterable[Value]) -> list[tuple[Value, Effect | None]]:
+    def reasons(
+        self, targets: Iterable[Value], output: Value, instead: Iterable[Value]
+    ) -> list[tuple[Value, Effect | None]]:
         """Effects that need one of the targets although the output no longer does."""
         wanted = {id(t) for t in targets}
         found = []
@@ -135,7 +146,12 @@ class Removal:
 
     def _gone(self, name: ast.Name) -> bool:
         value = self.frame.name_values.get(name)
-        return value is not None and id(value) in self.before and id(value) not in self.after and value.op not in ("param", "const")
+        return (
+            value is not None
+            and id(value) in self.before
+            and id(value) not in self.after
+            and value.op not in ("param", "const")
+        )
 
     def _needs_removed(self, stmt: ast.AST) -> bool:
         return any(isinstance(n, ast.Name) and self._gone(n) for n in ast.walk(stmt))
@@ -159,7 +175,12 @@ class Removal:
             skip.update(id(n) for n in ast.walk(stmt))
         found = []
         for node in nodes_in(self.frame.function):
-            if isinstance(node, ast.Name) and id(node) not in skip and node.id in bound and isinstance(node.ctx, (ast.Load, ast.Del)):
+            if (
+                isinstance(node, ast.Name)
+                and id(node) not in skip
+                and node.id in bound
+                and isinstance(node.ctx, (ast.Load, ast.Del))
+            ):
                 value = self.frame.name_values.get(node)
                 if value is None or id(value) in gone:
                     found.append(node)

@@ -15,7 +15,9 @@ _FLIP = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 # Facts: fills of -1e4 and below act as -inf beside ordinary scores.
 STRONG = -1e4
 _LOWEST = -3.4028234663852886e38  # torch.finfo(torch.float32).min
-_LAYOUT = frozenset("unsqueeze squeeze reshape expand getitem transpose permute contiguous identity rearrange cast flatten unflatten repeat repeat_interleave einops_repeat expand_as buffer".split())
+_LAYOUT = frozenset(
+    "unsqueeze squeeze reshape expand getitem transpose permute contiguous identity rearrange cast flatten unflatten repeat repeat_interleave einops_repeat expand_as buffer".split()
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,13 @@ def fill_of(value: Value) -> Fill:
             return fill_of(made)
     if value.op == "phi":
         a, b = fill_of(value.args[1]), fill_of(value.args[2])
-        return a if a == b else Fill(a.strength) if a.strength == b.strength and a.strength in ("finite", "inf") else Fill("unknown")
+        return (
+            a
+            if a == b
+            else Fill(a.strength)
+            if a.strength == b.strength and a.strength in ("finite", "inf")
+            else Fill("unknown")
+        )
     return Fill("unknown")
 
 
@@ -68,7 +76,19 @@ def is_bool(value: Value, depth: int = 0) -> bool:
     """Whether the value is a bool tensor for certain."""
     if depth > 30:
         return False
-    if value.op in ("compare", "isnan", "isinf", "isfinite", "logical_xor", "logical_not", "logical_and", "logical_or", "any", "all", "isin"):
+    if value.op in (
+        "compare",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "logical_xor",
+        "logical_not",
+        "logical_and",
+        "logical_or",
+        "any",
+        "all",
+        "isin",
+    ):
         return value.attrs.get("how") not in ("is", "is_not", "in", "not_in")
     if value.op == "cast":
         return value.attrs["kind"] == "bool"
@@ -99,13 +119,35 @@ def whole(value: Value, depth: int = 0) -> bool:
     if value.op in ("add", "sub", "mul", "floordiv"):
         tensors = [a for a in value.args if not (isinstance(a.const, int) or a.op == "size")]
         return bool(tensors) and all(whole(a, depth + 1) for a in tensors)
-    if value.op in ("abs", "neg", "clamp", "flip", "tril", "triu", "unsqueeze", "getitem", "reshape", "transpose", "expand", "identity"):
-        return bool(value.args) and whole(value.args[0], depth + 1) and not any(isinstance(a.const, float) for a in value.args)
+    if value.op in (
+        "abs",
+        "neg",
+        "clamp",
+        "flip",
+        "tril",
+        "triu",
+        "unsqueeze",
+        "getitem",
+        "reshape",
+        "transpose",
+        "expand",
+        "identity",
+    ):
+        return (
+            bool(value.args)
+            and whole(value.args[0], depth + 1)
+            and not any(isinstance(a.const, float) for a in value.args)
+        )
     return False
 
 
 def _bool_dtype(dtype: Value) -> bool:
-    return dtype.op == "import" and dtype.attrs["qualified"] == "torch.bool" or dtype.op == "name" and dtype.attrs["name"] == "bool"
+    return (
+        dtype.op == "import"
+        and dtype.attrs["qualified"] == "torch.bool"
+        or dtype.op == "name"
+        and dtype.attrs["name"] == "bool"
+    )
 
 
 def negated(mask: Value, certainly_bool: bool) -> Value:
@@ -175,14 +217,22 @@ def triangle(value: Value, shapes: Shapes, depth: int = 0) -> Triangle | None:
         if ground is None or ground == 0:
             return None
         shape = shapes.shape(value.args[0])
-        rows, columns = (shape[-2], shape[-1]) if shape is not None and len(shape) >= 2 and _leading_ones(shape) else (None, None)
+        rows, columns = (
+            (shape[-2], shape[-1]) if shape is not None and len(shape) >= 2 and _leading_ones(shape) else (None, None)
+        )
         if rows is None or columns is None:
             return None
         number, end = _offset(diagonal, rows, columns, shapes) if diagonal is not None else (0, False)
         if number is None:
             return None
         return Triangle(op == "tril", number, rows, columns, ground, 0, "end:" + repr(columns) if end else "0")
-    if op == "call" and value.args and value.args[0].op == "import" and value.args[0].attrs["qualified"].endswith("Transformer.generate_square_subsequent_mask") and len(value.args) > 1:
+    if (
+        op == "call"
+        and value.args
+        and value.args[0].op == "import"
+        and value.args[0].attrs["qualified"].endswith("Transformer.generate_square_subsequent_mask")
+        and len(value.args) > 1
+    ):
         size = shapes.dim(value.args[1])
         return Triangle(False, 1, size, size, -math.inf, 0)
     if op == "compare" and len(value.args) == 2:
@@ -192,36 +242,97 @@ def triangle(value: Value, shapes: Shapes, depth: int = 0) -> Triangle | None:
         if inner is None or op != "cast":
             return inner
         if value.attrs["kind"] == "bool":
-            return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, float(bool(inner.inside)), float(bool(inner.outside)), inner.row_start)
-        return inner if {inner.inside, inner.outside} <= {0, 1} or value.attrs["kind"] not in ("uint8", "int8", "int16", "int32", "int64") else None
+            return Triangle(
+                inner.lower,
+                inner.diagonal,
+                inner.rows,
+                inner.columns,
+                float(bool(inner.inside)),
+                float(bool(inner.outside)),
+                inner.row_start,
+            )
+        return (
+            inner
+            if {inner.inside, inner.outside} <= {0, 1}
+            or value.attrs["kind"] not in ("uint8", "int8", "int16", "int32", "int64")
+            else None
+        )
     if op == "attribute":
         made = definition(value)
-        return triangle(made, shapes, depth + 1) if made is not None and made.op == "buffer" and made.attrs.get("persistent") is not None else None
+        return (
+            triangle(made, shapes, depth + 1)
+            if made is not None and made.op == "buffer" and made.attrs.get("persistent") is not None
+            else None
+        )
     if op in ("invert", "logical_not"):
         inner = triangle(value.args[0], shapes, depth + 1)
         if inner is None or (op == "invert" and not is_bool(value.args[0])):
             return None
-        return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, float(not inner.inside), float(not inner.outside), inner.row_start)
+        return Triangle(
+            inner.lower,
+            inner.diagonal,
+            inner.rows,
+            inner.columns,
+            float(not inner.inside),
+            float(not inner.outside),
+            inner.row_start,
+        )
     if op == "sub" and value.args[0].const == 1:
         inner = triangle(value.args[1], shapes, depth + 1)
-        return None if inner is None else Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, 1 - inner.inside, 1 - inner.outside, inner.row_start)
+        return (
+            None
+            if inner is None
+            else Triangle(
+                inner.lower,
+                inner.diagonal,
+                inner.rows,
+                inner.columns,
+                1 - inner.inside,
+                1 - inner.outside,
+                inner.row_start,
+            )
+        )
     if op == "mul" and len(value.args) == 2:
         for factor, other in (value.args, value.args[::-1]):
             times = number_of(factor) if factor.op != "param" else None
             inner = triangle(other, shapes, depth + 1) if times is not None and times != -math.inf else None
             if inner is not None and times is not None:
-                return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, times * inner.inside, times * inner.outside, inner.row_start)
+                return Triangle(
+                    inner.lower,
+                    inner.diagonal,
+                    inner.rows,
+                    inner.columns,
+                    times * inner.inside,
+                    times * inner.outside,
+                    inner.row_start,
+                )
         return None
     if op == "masked_fill":
         return _filled(value, shapes, depth)
     if op == "where" and len(value.args) == 3:
-        inner, kept, dropped = triangle(value.args[0], shapes, depth + 1), number_of(value.args[1]), number_of(value.args[2])
+        inner, kept, dropped = (
+            triangle(value.args[0], shapes, depth + 1),
+            number_of(value.args[1]),
+            number_of(value.args[2]),
+        )
         if inner is None or kept is None or dropped is None:
             return None
-        return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, kept if inner.inside else dropped, kept if inner.outside else dropped, inner.row_start)
+        return Triangle(
+            inner.lower,
+            inner.diagonal,
+            inner.rows,
+            inner.columns,
+            kept if inner.inside else dropped,
+            kept if inner.outside else dropped,
+            inner.row_start,
+        )
     if op == "transpose" and value.attrs.get("dims") in ((-2, -1), (-1, -2), (0, 1), (1, 0)):
         inner = triangle(value.args[0], shapes, depth + 1)
-        if inner is None or inner.row_start != "0" or (value.attrs["dims"] in ((0, 1), (1, 0)) and shapes.rank(value.args[0]) != 2):
+        if (
+            inner is None
+            or inner.row_start != "0"
+            or (value.attrs["dims"] in ((0, 1), (1, 0)) and shapes.rank(value.args[0]) != 2)
+        ):
             return None
         return Triangle(not inner.lower, -inner.diagonal, inner.columns, inner.rows, inner.inside, inner.outside)
     if op in ("unsqueeze", "reshape", "expand", "getitem"):
@@ -238,13 +349,17 @@ def _offset(value: Value, rows: Dim, columns: Dim, shapes: Shapes) -> tuple[int 
         left, right = value.args
         if isinstance(right.const, int):
             number, end = _offset(left, rows, columns, shapes)
-            return (None if number is None else number + right.const if value.op == "add" else number - right.const), end
+            return (
+                None if number is None else number + right.const if value.op == "add" else number - right.const
+            ), end
         if value.op == "add" and isinstance(left.const, int):
             number, end = _offset(right, rows, columns, shapes)
             return (None if number is None else number + left.const), end
         if value.op == "sub" and shapes.dim(left) == columns and shapes.dim(right) == rows:
             return 0, rows != columns
-        if value.op == "sub" and value.args[0].op == "add" and isinstance(value.args[0].args[0].const, int):  # 1 + S - L
+        if (
+            value.op == "sub" and value.args[0].op == "add" and isinstance(value.args[0].args[0].const, int)
+        ):  # 1 + S - L
             number, end = _offset(_difference(value), rows, columns, shapes)
             return (None if number is None else number + value.args[0].args[0].const), end
     return None, False
@@ -266,7 +381,13 @@ def _constant_matrix(value: Value) -> float | None:
     if value.op in ("zeros", "new_zeros", "zeros_like"):
         return 0.0
     if value.op in ("full", "full_like", "new_full"):
-        fill = value.get("fill_value") or (value.args[1] if len(value.args) > 1 and value.op != "new_full" else value.args[2] if len(value.args) > 2 else None)
+        fill = value.get("fill_value") or (
+            value.args[1]
+            if len(value.args) > 1 and value.op != "new_full"
+            else value.args[2]
+            if len(value.args) > 2
+            else None
+        )
         if fill is None:
             return None
         number = fill.const if isinstance(fill.const, (int, float)) else number_of(fill)
@@ -287,10 +408,25 @@ def _compared(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
         inner = triangle(left, shapes, depth + 1)
         if inner is None:
             return None
-        tests = {"eq": lambda x: x == right.const, "ne": lambda x: x != right.const, "lt": lambda x: x < right.const, "gt": lambda x: x > right.const, "le": lambda x: x <= right.const, "ge": lambda x: x >= right.const}
+        tests = {
+            "eq": lambda x: x == right.const,
+            "ne": lambda x: x != right.const,
+            "lt": lambda x: x < right.const,
+            "gt": lambda x: x > right.const,
+            "le": lambda x: x <= right.const,
+            "ge": lambda x: x >= right.const,
+        }
         if how not in tests:
             return None
-        return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, float(tests[how](inner.inside)), float(tests[how](inner.outside)), inner.row_start)
+        return Triangle(
+            inner.lower,
+            inner.diagonal,
+            inner.rows,
+            inner.columns,
+            float(tests[how](inner.inside)),
+            float(tests[how](inner.outside)),
+            inner.row_start,
+        )
     a, b = _positions(left, shapes), _positions(right, shapes)
     if a is None or b is None or a[0] == b[0]:
         return None
@@ -318,8 +454,19 @@ def _positions(value: Value, shapes: Shapes) -> tuple[str, Dim] | None:
         if inner is None:
             return None
         first, second = value.args[1].const, value.args[2].const
-        return ("row", inner[1]) if (first, second) == (-1, 1) else ("column", inner[1]) if (first, second) == (1, -1) else None
-    if value.op == "getitem" and value.args[0].op == "arange" and value.args[1].op == "tuple" and len(value.args[1].args) == 2:
+        return (
+            ("row", inner[1])
+            if (first, second) == (-1, 1)
+            else ("column", inner[1])
+            if (first, second) == (1, -1)
+            else None
+        )
+    if (
+        value.op == "getitem"
+        and value.args[0].op == "arange"
+        and value.args[1].op == "tuple"
+        and len(value.args[1].args) == 2
+    ):
         inner = _positions(value.args[0], shapes)
         if inner is None:
             return None
@@ -344,12 +491,32 @@ def _filled(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
         inner = triangle(value.args[1], shapes, depth + 1)
         if inner is None:
             return None
-        return Triangle(inner.lower, inner.diagonal, inner.rows, inner.columns, number if inner.inside else ground, number if inner.outside else ground, inner.row_start)
+        return Triangle(
+            inner.lower,
+            inner.diagonal,
+            inner.rows,
+            inner.columns,
+            number if inner.inside else ground,
+            number if inner.outside else ground,
+            inner.row_start,
+        )
     below = triangle(value.args[0], shapes, depth + 1)
     over = triangle(value.args[1], shapes, depth + 1)
-    if below is None or over is None or (below.lower, below.diagonal, below.row_start) != (over.lower, over.diagonal, over.row_start):
+    if (
+        below is None
+        or over is None
+        or (below.lower, below.diagonal, below.row_start) != (over.lower, over.diagonal, over.row_start)
+    ):
         return None
-    return Triangle(below.lower, below.diagonal, below.rows, below.columns, number if over.inside else below.inside, number if over.outside else below.outside, below.row_start)
+    return Triangle(
+        below.lower,
+        below.diagonal,
+        below.rows,
+        below.columns,
+        number if over.inside else below.inside,
+        number if over.outside else below.outside,
+        below.row_start,
+    )
 
 
 def _reshaped(value: Value, inner: Triangle, shapes: Shapes) -> Triangle | None:
@@ -357,7 +524,12 @@ def _reshaped(value: Value, inner: Triangle, shapes: Shapes) -> Triangle | None:
     if value.op == "unsqueeze":
         dim = value.get("dim")
         rank = shapes.rank(value.args[0])
-        leading = dim is not None and isinstance(dim.const, int) and rank is not None and (dim.const if dim.const >= 0 else rank + 1 + dim.const) <= rank - 2
+        leading = (
+            dim is not None
+            and isinstance(dim.const, int)
+            and rank is not None
+            and (dim.const if dim.const >= 0 else rank + 1 + dim.const) <= rank - 2
+        )
         return inner if leading else None
     if value.op in ("reshape", "expand"):
         shape = shapes.shape(value)
@@ -407,10 +579,27 @@ def _sliced(item: Value, inner: Triangle, axis: int, shapes: Shapes) -> Triangle
             return None
         return Triangle(inner.lower, inner.diagonal, inner.rows, size, inner.inside, inner.outside, inner.row_start)
     if lower.const in (None, 0):
-        return Triangle(inner.lower, inner.diagonal, size, inner.columns, inner.inside, inner.outside, inner.row_start) if size is not None else None
+        return (
+            Triangle(inner.lower, inner.diagonal, size, inner.columns, inner.inside, inner.outside, inner.row_start)
+            if size is not None
+            else None
+        )
     # rows [end - count : end]
-    if inner.row_start == "0" and lower.op == "sub" and upper.op != "const" and shapes.dim(lower.args[0]) == shapes.dim(upper):
-        return Triangle(inner.lower, inner.diagonal, shapes.dim(lower.args[1]), inner.columns, inner.inside, inner.outside, "end:" + repr(shapes.dim(upper)))
+    if (
+        inner.row_start == "0"
+        and lower.op == "sub"
+        and upper.op != "const"
+        and shapes.dim(lower.args[0]) == shapes.dim(upper)
+    ):
+        return Triangle(
+            inner.lower,
+            inner.diagonal,
+            shapes.dim(lower.args[1]),
+            inner.columns,
+            inner.inside,
+            inner.outside,
+            "end:" + repr(shapes.dim(upper)),
+        )
     return None
 
 
@@ -432,23 +621,65 @@ def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True
     if found is not None:
         if min(found.inside, found.outside) > STRONG:
             return "no"
-        kept = Triangle(found.lower, found.diagonal, found.rows, found.columns, float(found.inside > STRONG), float(found.outside > STRONG), found.row_start).keep()
+        kept = Triangle(
+            found.lower,
+            found.diagonal,
+            found.rows,
+            found.columns,
+            float(found.inside > STRONG),
+            float(found.outside > STRONG),
+            found.row_start,
+        ).keep()
         return "rows kept" if kept is not None and kept.nonempty else "possible"
     op = value.op
-    if op in ("einsum", "matmul", "baddbmm", "embedding", "tanh", "sigmoid", "softmax", "sin", "cos", "arange", "normalize", "linear", "conv2d", "interpolate", "grid_sample"):
+    if op in (
+        "einsum",
+        "matmul",
+        "baddbmm",
+        "embedding",
+        "tanh",
+        "sigmoid",
+        "softmax",
+        "sin",
+        "cos",
+        "arange",
+        "normalize",
+        "linear",
+        "conv2d",
+        "interpolate",
+        "grid_sample",
+    ):
         return "no"
     if op == "attribute":
         made = definition(value)
         stored = [made] if made is not None else stored_values(value)
-        return _worst([_defined(m, shapes, depth + 1) for m in stored if not (m.op == "const" and m.const is None)]) if stored else "possible"
+        return (
+            _worst([_defined(m, shapes, depth + 1) for m in stored if not (m.op == "const" and m.const is None)])
+            if stored
+            else "possible"
+        )
     if op in ("call", "apply"):
         target = value.args[0] if value.args else None
-        made = value.attrs.get("_made") or (definition(target) if target is not None and target.op == "attribute" else None)
+        made = value.attrs.get("_made") or (
+            definition(target) if target is not None and target.op == "attribute" else None
+        )
         if made is not None and made.op == "construct" and made.attrs["qualified"].startswith("einops.layers."):
             return again(value.args[1])
-        return "no" if made is not None and made.op == "construct" and made.attrs["qualified"].startswith("torch.nn.") else "possible"
+        return (
+            "no"
+            if made is not None and made.op == "construct" and made.attrs["qualified"].startswith("torch.nn.")
+            else "possible"
+        )
     if op == "getitem" and _is_cache(value.args[0]):
-        stored = [v.args[2] for v in value.frame.graph.by_op.get("setitem", []) if v.args[0].key == value.args[0].key or v.args[0] is value.args[0]] if value.frame else []
+        stored = (
+            [
+                v.args[2]
+                for v in value.frame.graph.by_op.get("setitem", [])
+                if v.args[0].key == value.args[0].key or v.args[0] is value.args[0]
+            ]
+            if value.frame
+            else []
+        )
         return _worst([again(v) for v in stored]) if stored else "possible"
     if op == "pad" and len(value.args) > 1 and value.args[1].op in ("tuple", "list"):
         before = [a.const for a in value.args[1].args[:2]]
@@ -465,7 +696,11 @@ def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True
     if op == "masked_fill" and _covers(value):
         return "no"
     if op in ("masked_fill", "where", "setitem"):
-        fills = [v for v in value.args if v.op == "const" or v.op == "neg" or v.op == "attribute"] if op != "masked_fill" else [value.args[2]]
+        fills = (
+            [v for v in value.args if v.op == "const" or v.op == "neg" or v.op == "attribute"]
+            if op != "masked_fill"
+            else [value.args[2]]
+        )
         bounded = all(fill_of(v).strength == "weak" for v in fills) and bool(fills)
         return again(value.args[1] if op == "where" else value.args[0]) if bounded else "possible"
     if op in ("zeros", "ones", "eye", "zeros_like", "ones_like", "new_zeros", "randn", "rand"):
@@ -473,7 +708,25 @@ def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True
     if op == "full":
         content = _constant_matrix(value)
         return "no" if content is not None and content > STRONG else "possible"
-    if op in _LAYOUT or op in ("part", "chunk", "split", "unbind", "clamp", "exp", "roll", "index_select", "gather", "pad", "dropout", "cat", "tril", "triu", "neg", "log", "diagonal"):
+    if op in _LAYOUT or op in (
+        "part",
+        "chunk",
+        "split",
+        "unbind",
+        "clamp",
+        "exp",
+        "roll",
+        "index_select",
+        "gather",
+        "pad",
+        "dropout",
+        "cat",
+        "tril",
+        "triu",
+        "neg",
+        "log",
+        "diagonal",
+    ):
         if op == "cat" and value.args[0].op in ("tuple", "list"):
             return _worst([again(a) for a in value.args[0].args])
         if op == "log":
@@ -490,7 +743,9 @@ def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True
         return _worst([again(a) for a in value.args if not _plain(a)])
     if op == "param":
         given = values_passed(value) if ask_callers else []
-        return "possible" if not given else _worst([again(v) for v in given if not (v.op == "const" and v.const is None)])
+        return (
+            "possible" if not given else _worst([again(v) for v in given if not (v.op == "const" and v.const is None)])
+        )
     if op == "phi":
         return _worst([again(a) for a in value.args[1:] if a.const is not None or a.op != "const"])
     return "possible"
@@ -504,7 +759,9 @@ def _covers(value: Value) -> bool:
     a, b = value.args[1], inner.args[1]
     if a.op != "compare" or b.op != "compare" or not all(x.same(y) for x, y in zip(a.args, b.args, strict=True)):
         return False
-    return _FLIP.get(a.attrs["how"]) == b.attrs["how"] and all(fill_of(v.args[2]).strength == "weak" for v in (value, inner))
+    return _FLIP.get(a.attrs["how"]) == b.attrs["how"] and all(
+        fill_of(v.args[2]).strength == "weak" for v in (value, inner)
+    )
 
 
 def _defined(made: Value, shapes: Shapes, depth: int) -> str:
@@ -512,7 +769,9 @@ def _defined(made: Value, shapes: Shapes, depth: int) -> str:
     if made.op == "construct":
         return "no" if made.attrs["qualified"] in ("torch.nn.Parameter", "torch.nn.parameter.Parameter") else "possible"
     if made.op == "phi":
-        return _worst([_defined(a, shapes, depth + 1) for a in made.args[1:] if not (a.op == "const" and a.const is None)])
+        return _worst(
+            [_defined(a, shapes, depth + 1) for a in made.args[1:] if not (a.op == "const" and a.const is None)]
+        )
     if made.op == "buffer":
         inner = made.args[0]
         return "no" if inner.op == "const" and inner.const is None else hides(inner, shapes, depth + 1)

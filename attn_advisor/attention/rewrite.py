@@ -84,8 +84,15 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
         folded.problems.append(Problem("no fix", dangling[0].lineno, f"`{dangling[0].id}` is still used"))
         return out
     elsewhere = liveness.live(site.output, ())
-    if any(a.value.op == "dtype" and id(a.value) in elsewhere and not _within(a.node, [node, *removal.removed]) for a in about):
-        folded.problems.append(Problem("no fix", site.output.line, "the dtype of the scores, which autocast lowers, is used for something else"))
+    if any(
+        a.value.op == "dtype" and id(a.value) in elsewhere and not _within(a.node, [node, *removal.removed])
+        for a in about
+    ):
+        folded.problems.append(
+            Problem(
+                "no fix", site.output.line, "the dtype of the scores, which autocast lowers, is used for something else"
+            )
+        )
     changes = _later_changes(site, folded, frame)
     if any(p.kind == "no fix" for p in folded.problems):
         return out
@@ -94,7 +101,11 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     out.edits = Editor(frame.module, removal, stmt, node, out.call, name, imported).edits()
     out.edits += view_edits(site.output, frame.module)
     out.edits += changes
-    out.edits += [Edit(*frame.module.source.span(a.node), a.text) for a in about if id(a.value) in after and not _within(a.node, [node, *removal.removed])]
+    out.edits += [
+        Edit(*frame.module.source.span(a.node), a.text)
+        for a in about
+        if id(a.value) in after and not _within(a.node, [node, *removal.removed])
+    ]
     return out
 
 
@@ -141,7 +152,13 @@ def about_scores(site: Site, graph: Graph, frame: Frame) -> list[About]:
     read_off = {id(value): read for value, read in _asked(site, graph)}
     for value in graph.by_op.get("tuple", []):  # sizes taken together: scores.shape[-2:]
         sizes = [read_off.get(id(a)) for a in value.args]
-        if value.frame is frame and value.stmt is not None and isinstance(value.node, ast.Subscript) and sizes and None not in sizes:
+        if (
+            value.frame is frame
+            and value.stmt is not None
+            and isinstance(value.node, ast.Subscript)
+            and sizes
+            and None not in sizes
+        ):
             writer = Writer(frame, value.stmt)
             try:
                 parts = [writer.write(of).at(ATOM) + suffix for of, suffix in sizes]  # type: ignore[misc]
@@ -229,7 +246,12 @@ def _note_escapes(site: Site, liveness: Liveness, folded: Folded, used: list[Val
     """Who else needs the scores or probabilities; a mask made from them, or a size that cannot be read elsewhere, is a matter of the call itself."""
     chain = site.chain_values
     inside = {id(v) for v in chain} | {id(k.operand) for k in (*site.before, *site.behind)}
-    sizes = [v for op in ("size", "shape", "dtype", "device", "ndim", "numel") for v in liveness.graph.by_op.get(op, ()) if id(v.args[0]) in inside]
+    sizes = [
+        v
+        for op in ("size", "shape", "dtype", "device", "ndim", "numel")
+        for v in liveness.graph.by_op.get(op, ())
+        if id(v.args[0]) in inside
+    ]
     content = Liveness(liveness.graph, liveness.frame, chain, sizes)
     live = content.live(site.output, ())
     wanted = [v for v in chain if id(v) in live]
@@ -258,7 +280,17 @@ def _place(site: Site, frame: Frame) -> tuple[ast.stmt, ast.expr] | Problem:
     replaced = next((f for v in _everything(site) for f in _path(v, frame) if f.overridden), None)
     if replaced is not None:
         return Problem("no fix", output.line, f"a subclass has a `{replaced.function.name}` of its own")  # type: ignore[attr-defined]
-    reader = next((n for n in ast.walk(frame.function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in ("locals", "vars", "eval", "exec") and n.func.id not in frame.module.functions), None)
+    reader = next(
+        (
+            n
+            for n in ast.walk(frame.function)
+            if isinstance(n, ast.Call)
+            and isinstance(n.func, ast.Name)
+            and n.func.id in ("locals", "vars", "eval", "exec")
+            and n.func.id not in frame.module.functions
+        ),
+        None,
+    )
     if reader is not None:
         return Problem("no fix", reader.lineno, f"`{ast.unparse(reader)}` may read any name")
     if site.others:
@@ -275,7 +307,9 @@ def _contexts(value: Value) -> list[ast.AST]:
     if value.frame is None or value.stmt is None:
         return []
     around = value.frame.contexts_at.get(value.stmt, (value.frame.contexts, ()))[0]
-    decorators = [d for f in value.frame.ancestors() for d in getattr(f.function, "decorator_list", ()) if _called(d) in _GRADIENT]
+    decorators = [
+        d for f in value.frame.ancestors() for d in getattr(f.function, "decorator_list", ()) if _called(d) in _GRADIENT
+    ]
     return [*decorators, *(w for w in around if not all(_called(i.context_expr) in _HARMLESS for i in w.items))]
 
 
@@ -318,15 +352,21 @@ root_statement = _root_statement
 
 
 def _names(function: ast.AST) -> set[str]:
-    return {n.id if isinstance(n, ast.Name) else n.arg for n in nodes_in(function) if isinstance(n, (ast.Name, ast.arg))}
+    return {
+        n.id if isinstance(n, ast.Name) else n.arg for n in nodes_in(function) if isinstance(n, (ast.Name, ast.arg))
+    }
 
 
 def _later_changes(site: Site, folded: Folded, frame: Frame) -> list[Edit]:
     """In-place changes of the output, which fused kernels keep for the backward pass, made out of place, here and in callers."""
     kept = {id(storage(o.value)) for o in (site.query, site.key, site.val)}
-    changed = next((v for v in frame.graph.values if v.inplace and v.order > site.output.order and id(storage(v)) in kept), None)
+    changed = next(
+        (v for v in frame.graph.values if v.inplace and v.order > site.output.order and id(storage(v)) in kept), None
+    )
     if changed is not None:
-        folded.problems.append(Problem("no fix", changed.line, "changes in place what SDPA keeps for the backward pass"))
+        folded.problems.append(
+            Problem("no fix", changed.line, "changes in place what SDPA keeps for the backward pass")
+        )
     edits = _changes_of(site.output, folded, frame)
     for output, caller in in_callers(site.output, frame):
         edits += _changes_of(output, folded, caller) + view_edits(output, frame.module)
@@ -346,7 +386,9 @@ def _changes_of(output: Value, folded: Folded, frame: Frame) -> list[Edit]:
         if user.inplace and id(storage(user)) in memory or works_in_place(user):
             edit = _out_of_place(user, frame) if user.args[0] is output else None
             if edit is None:
-                folded.problems.append(Problem("no fix", user.line, "changes the output in place, which SDPA keeps for the backward pass"))
+                folded.problems.append(
+                    Problem("no fix", user.line, "changes the output in place, which SDPA keeps for the backward pass")
+                )
                 return []
             edits.append(edit)
             continue
@@ -359,7 +401,12 @@ def _changes_of(output: Value, folded: Folded, frame: Frame) -> list[Edit]:
 def _out_of_place(user: Value, frame: Frame) -> Edit | None:
     """`x *= y` as `x = x * y`, for a plain name and a number, which keeps the dtype."""
     stmt = user.stmt
-    if user.frame is not frame or not isinstance(stmt, ast.AugAssign) or not isinstance(stmt.target, ast.Name) or len(user.args) != 2:
+    if (
+        user.frame is not frame
+        or not isinstance(stmt, ast.AugAssign)
+        or not isinstance(stmt.target, ast.Name)
+        or len(user.args) != 2
+    ):
         return None
     if scalar_kind(user.args[1]) != "number":
         return None
@@ -385,11 +432,28 @@ def view_edits(output: Value, module: Module) -> list[Edit]:
         seen.add(id(user))
         if user.op == "reshape":
             node = user.node
-            if user.attrs.get("spelled") == "view" and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "view" and user.frame is not None and user.frame.module is module:
+            if (
+                user.attrs.get("spelled") == "view"
+                and isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "view"
+                and user.frame is not None
+                and user.frame.module is module
+            ):
                 end = module.source.span(node.func)[1]
                 edits[end - 4, end] = Edit(end - 4, end, "reshape")
             continue
-        if user.op in ("transpose", "permute", "phi", "unsqueeze", "squeeze", "getitem", "cast", "tuple", "identity") and user.attrs.get("spelled") not in ("contiguous", "clone"):
+        if user.op in (
+            "transpose",
+            "permute",
+            "phi",
+            "unsqueeze",
+            "squeeze",
+            "getitem",
+            "cast",
+            "tuple",
+            "identity",
+        ) and user.attrs.get("spelled") not in ("contiguous", "clone"):
             stack.extend(user.users)
     return list(edits.values())
 
@@ -400,7 +464,12 @@ def _missing_at_runtime(tree: ast.Module) -> set[str]:
     present: set[str] = set()
     for stmt in tree.body:
         if isinstance(stmt, ast.If) and "TYPE_CHECKING" in ast.unparse(stmt.test):
-            missing |= {(a.asname or a.name).split(".")[0] for n in stmt.body if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names}
+            missing |= {
+                (a.asname or a.name).split(".")[0]
+                for n in stmt.body
+                if isinstance(n, (ast.Import, ast.ImportFrom))
+                for a in n.names
+            }
         elif isinstance(stmt, ast.Delete):
             missing |= {t.id for t in stmt.targets if isinstance(t, ast.Name)}
             present -= missing
@@ -413,24 +482,36 @@ def functional_name(module: Module, frame: Frame) -> tuple[str, bool]:
     """(how the file names torch.nn.functional, whether an import must be added)."""
     local = _names(frame.function)
     nodes = nodes_in(frame.function)
-    stored = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {a.arg for a in nodes if isinstance(a, ast.arg)}
+    stored = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {
+        a.arg for a in nodes if isinstance(a, ast.arg)
+    }
     for name, value in frame.env.items():
         if value.op == "import" and value.attrs["qualified"] == FUNCTIONAL and "." not in name:
             return name, False
     missing = _missing_at_runtime(module.tree)
-    candidates = [(name, imported.qualified) for name, imported in module.imports.items() if name not in stored | missing]
+    candidates = [
+        (name, imported.qualified) for name, imported in module.imports.items() if name not in stored | missing
+    ]
     for wanted, suffix in ((FUNCTIONAL, ""), ("torch.nn", ".functional"), ("torch", ".nn.functional")):
         for name, qualified in candidates:
             if qualified == wanted:
                 return name + suffix, False
-    free = "F" not in module.imports and "F" not in local and "F" not in module.functions and "F" not in module.classes and "F" not in module.constants
+    free = (
+        "F" not in module.imports
+        and "F" not in local
+        and "F" not in module.functions
+        and "F" not in module.classes
+        and "F" not in module.constants
+    )
     return ("F" if free else "torch.nn.functional"), True
 
 
 class Editor:
     """Edits for one rewrite: removed statements, moved comments, the call in the output's statement."""
 
-    def __init__(self, module: Module, removal: Removal, stmt: ast.stmt, node: ast.expr, call: Call, name: str, imported: bool) -> None:
+    def __init__(
+        self, module: Module, removal: Removal, stmt: ast.stmt, node: ast.expr, call: Call, name: str, imported: bool
+    ) -> None:
         self.source = module.source
         self.module = module
         self.removal, self.stmt, self.node, self.call = removal, stmt, node, call
@@ -487,7 +568,11 @@ class Editor:
     def _tidied(self, edits: list[Edit]) -> list[Edit]:
         """Removed lines with only blank ones between them go as one, and leave no more blank lines than stood above them."""
         text = self.source.text
-        lines = sorted(e for e in edits if not e.content and text[e.end - 1 : e.end] == "\n" and (e.start == 0 or text[e.start - 1] == "\n"))
+        lines = sorted(
+            e
+            for e in edits
+            if not e.content and text[e.end - 1 : e.end] == "\n" and (e.start == 0 or text[e.start - 1] == "\n")
+        )
         groups: list[tuple[int, int]] = []
         for edit in lines:
             if groups and not text[groups[-1][1] : edit.start].strip():
@@ -498,7 +583,11 @@ class Editor:
         for start, end in groups:
             above = text[:start].rstrip(" \t")
             blank = re.compile(r"(?:[ \t]*\r?\n)+").match(text, end)
-            if blank and blank.end() <= self._stmt_start() and (above.endswith(("\n\n", "\n\r\n")) or above.rstrip().endswith(":")):
+            if (
+                blank
+                and blank.end() <= self._stmt_start()
+                and (above.endswith(("\n\n", "\n\r\n")) or above.rstrip().endswith(":"))
+            ):
                 end = blank.end()
             tidied.append(Edit(start, end, ""))
         return [*(e for e in edits if e not in lines), *tidied]
@@ -537,7 +626,13 @@ class Editor:
         limit = line_length(self.module)
         if len(line) <= limit:
             return one
-        inner = (indent if "\n" not in prefix else prefix.rsplit("\n", 1)[-1][: len(prefix.rsplit("\n", 1)[-1]) - len(prefix.rsplit("\n", 1)[-1].lstrip())]) + "    "
+        inner = (
+            indent
+            if "\n" not in prefix
+            else prefix.rsplit("\n", 1)[-1][
+                : len(prefix.rsplit("\n", 1)[-1]) - len(prefix.rsplit("\n", 1)[-1].lstrip())
+            ]
+        ) + "    "
         together = inner + ", ".join(arguments)
         if len(together) <= limit:
             return f"{function}({self.newline}{together}{self.newline}{inner[:-4]}){self.call.suffix}"
@@ -561,7 +656,11 @@ class Editor:
             if left <= low or right >= high or text[left - 1] != "(" or text[right] != ")":
                 return start, stop
             before = text[low : left - 1].rstrip()
-            if before and (before[-1].isalnum() or before[-1] in "_)]") and not before.endswith(("return", "in", "not", "and", "or", "if", "else", "await", "yield")):
+            if (
+                before
+                and (before[-1].isalnum() or before[-1] in "_)]")
+                and not before.endswith(("return", "in", "not", "and", "or", "if", "else", "await", "yield"))
+            ):
                 return start, stop
             start, stop = left - 1, right + 1
 
@@ -569,8 +668,17 @@ class Editor:
         """`import torch.nn.functional as F` behind the last import of torch, else of anything at the top."""
         text = f"import {FUNCTIONAL} as F" if self.name == "F" else f"import {FUNCTIONAL}"
         body = self.module.tree.body
-        imports = [n for n in body if isinstance(n, (ast.Import, ast.ImportFrom)) and not (isinstance(n, ast.ImportFrom) and n.module == "__future__")]
-        torch = [n for n in imports if (n.names[0].name if isinstance(n, ast.Import) else n.module or "").split(".")[0] == "torch"]
+        imports = [
+            n
+            for n in body
+            if isinstance(n, (ast.Import, ast.ImportFrom))
+            and not (isinstance(n, ast.ImportFrom) and n.module == "__future__")
+        ]
+        torch = [
+            n
+            for n in imports
+            if (n.names[0].name if isinstance(n, ast.Import) else n.module or "").split(".")[0] == "torch"
+        ]
         docstring = [n for n in body[:1] if isinstance(n, ast.Expr)]
         anchor: ast.stmt | None = next((found[-1] for found in (torch, imports, docstring) if found), None)
         future = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
@@ -601,7 +709,12 @@ def _blocks(function: ast.AST) -> list[list[ast.stmt]]:
 
 
 def _inside(stmt: ast.stmt, other: ast.stmt) -> bool:
-    return stmt is not other and other.lineno <= stmt.lineno and (stmt.end_lineno or 0) <= (other.end_lineno or 0) and isinstance(other, (ast.If, ast.With, ast.For, ast.While, ast.Try))
+    return (
+        stmt is not other
+        and other.lineno <= stmt.lineno
+        and (stmt.end_lineno or 0) <= (other.end_lineno or 0)
+        and isinstance(other, (ast.If, ast.With, ast.For, ast.While, ast.Try))
+    )
 
 
 def line_length(module: Module) -> int:

@@ -98,7 +98,9 @@ def _site(output: Value, walker: Walker, shapes: Shapes, frame: Frame) -> Site |
     return None
 
 
-def _assemble(output: Value, side: int, upper: Chain, lower: Chain, soft: tuple[Value, int | None], shapes: Shapes, frame: Frame) -> Site | None:
+def _assemble(
+    output: Value, side: int, upper: Chain, lower: Chain, soft: tuple[Value, int | None], shapes: Shapes, frame: Frame
+) -> Site | None:
     product = lower.end
     before, behind = lower.links[::-1], upper.links[::-1]
     unclear = [*lower.notes, *upper.notes]
@@ -109,10 +111,17 @@ def _assemble(output: Value, side: int, upper: Chain, lower: Chain, soft: tuple[
         return None
     rank = _rank_evidence(axes.out, before, behind, soft[1], output, side, shapes)
     if rank is not None and "..." in axes.out:
-        axes = ProductAxes(ax.expand(axes.left, rank), ax.expand(axes.right, rank), ax.expand(axes.out, rank), axes.contracted)
+        axes = ProductAxes(
+            ax.expand(axes.left, rank), ax.expand(axes.right, rank), ax.expand(axes.out, rank), axes.contracted
+        )
     extra = _hidden_axes(axes.out, before, behind, output, side)
     if extra:
-        axes = ProductAxes(ax.expand_tail(axes.left, extra), ax.expand_tail(axes.right, extra), ax.expand_tail(axes.out, extra), axes.contracted)
+        axes = ProductAxes(
+            ax.expand_tail(axes.left, extra),
+            ax.expand_tail(axes.right, extra),
+            ax.expand_tail(axes.out, extra),
+            axes.contracted,
+        )
     sizes = ax.sizes_of(axes, left, right, shapes)
     splits = Splits()
     labels, broken = _follow(axes.out, before, sizes, shapes, splits, unclear)
@@ -125,7 +134,11 @@ def _assemble(output: Value, side: int, upper: Chain, lower: Chain, soft: tuple[
     if over is None:
         if soft[1] is None or (soft[1] != -1 and not broken):
             return None  # the axis is missing or cannot be told
-        over = next(x for x in reversed(axes.out) if x in axes.right and x not in axes.left) if any(x in axes.right and x not in axes.left for x in axes.out) else None
+        over = (
+            next(x for x in reversed(axes.out) if x in axes.right and x not in axes.left)
+            if any(x in axes.right and x not in axes.left for x in axes.out)
+            else None
+        )
         unclear.append(("axis", upper.end))
     if over in axes.right and over not in axes.left:
         query, key = Operand(left, axes.left), Operand(right, axes.right)
@@ -142,9 +155,28 @@ def _assemble(output: Value, side: int, upper: Chain, lower: Chain, soft: tuple[
     if combined is None:
         return None
     val_labels, out_labels = combined
-    site = Site(frame, product, upper.end, output, query, key, Operand(factors(output)[1 - side], val_labels), out_labels, before, behind, axes.out)
+    site = Site(
+        frame,
+        product,
+        upper.end,
+        output,
+        query,
+        key,
+        Operand(factors(output)[1 - side], val_labels),
+        out_labels,
+        before,
+        behind,
+        axes.out,
+    )
     site.key_axis, site.query_axis, site.contracted = over, own[0], axes.contracted
-    site.value_axis = next((x for x in val_labels if x in out_labels and x not in axes.out and x != "..." and "+" not in x and "." not in x), "e")
+    site.value_axis = next(
+        (
+            x
+            for x in val_labels
+            if x in out_labels and x not in axes.out and x != "..." and "+" not in x and "." not in x
+        ),
+        "e",
+    )
     site.sizes, site.splits, site.unclear = sizes, splits, unclear
     site.softmaxes = tuple(upper.end.attrs.get("_merged", (upper.end,)))
     return site
@@ -158,7 +190,15 @@ def factors(product: Value) -> tuple[Value, Value]:
     return (product.args[1], product.args[2]) if product.op == "baddbmm" else (product.args[0], product.args[1])
 
 
-def _rank_evidence(labels: Labels, before: list[Link], behind: list[Link], softmax_dim: int | None, output: Value, side: int, shapes: Shapes) -> int | None:
+def _rank_evidence(
+    labels: Labels,
+    before: list[Link],
+    behind: list[Link],
+    softmax_dim: int | None,
+    output: Value,
+    side: int,
+    shapes: Shapes,
+) -> int | None:
     """How many axes the scores must have for the later operations to be possible."""
     for link in (*before, *behind):
         if link.kind == "permute" and link.value.attrs.get("dims"):
@@ -191,7 +231,14 @@ def _hidden_axes(labels: Labels, before: list[Link], behind: list[Link], output:
     return max(0, len(term) - len(labels)) if "..." in term else 0
 
 
-def _follow(labels: Labels, links: list[Link], sizes: dict[str, Dim], shapes: Shapes, splits: Splits, unclear: list[tuple[str, Value]]) -> tuple[Labels, bool]:
+def _follow(
+    labels: Labels,
+    links: list[Link],
+    sizes: dict[str, Dim],
+    shapes: Shapes,
+    splits: Splits,
+    unclear: list[tuple[str, Value]],
+) -> tuple[Labels, bool]:
     """Labels behind all links. Links under a condition must hand on the axes they were given."""
     outer = links[0].conditions if links else ()
     for link in links:
@@ -209,7 +256,18 @@ def _follow(labels: Labels, links: list[Link], sizes: dict[str, Dim], shapes: Sh
         else:
             current = branches.get(path, labels)
         link.labels = current
-        if link.kind in ("getitem", "part", "mutated", "topk", "sort", "repeat", "repeat_interleave", "pad", "movedim", "einops_repeat"):
+        if link.kind in (
+            "getitem",
+            "part",
+            "mutated",
+            "topk",
+            "sort",
+            "repeat",
+            "repeat_interleave",
+            "pad",
+            "movedim",
+            "einops_repeat",
+        ):
             unclear.append((link.kind, link.value))
             return labels, True
         if link.kind in ("unknown", "cat", "loop"):
@@ -230,7 +288,9 @@ def _follow(labels: Labels, links: list[Link], sizes: dict[str, Dim], shapes: Sh
     return labels, False
 
 
-def _value_axes(output: Value, side: int, labels: Labels, key_axis: str, query_axis: str, shapes: Shapes, broken: bool) -> tuple[Labels, Labels] | None:
+def _value_axes(
+    output: Value, side: int, labels: Labels, key_axis: str, query_axis: str, shapes: Shapes, broken: bool
+) -> tuple[Labels, Labels] | None:
     """Axes of the value and of the output; None if the product does not sum over the key axis."""
     value = factors(output)[1 - side]
     if broken:
@@ -248,7 +308,9 @@ def _value_axes(output: Value, side: int, labels: Labels, key_axis: str, query_a
     return None
 
 
-def _einsum_value(output: Value, side: int, labels: Labels, key_axis: str, query_axis: str) -> tuple[Labels, Labels] | None:
+def _einsum_value(
+    output: Value, side: int, labels: Labels, key_axis: str, query_axis: str
+) -> tuple[Labels, Labels] | None:
     term, other, out = output.attrs["inputs"][side], output.attrs["inputs"][1 - side], output.attrs["output"]
     if "..." in labels and "..." not in term:
         labels = ax.expand(labels, len(term))

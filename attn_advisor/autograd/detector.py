@@ -62,7 +62,10 @@ def candidates(module: Module) -> tuple[list[int], list[int]]:
     source, text = module.source, module.source.text
     rows = set()
     for match in itertools.chain.from_iterable(pattern.finditer(text) for pattern in _INPLACE):
-        if text[match.start()] == "o" and text[max(match.start() - 100, 0) : match.start()].rstrip()[-1:] not in ("(", ","):
+        if text[match.start()] == "o" and text[max(match.start() - 100, 0) : match.start()].rstrip()[-1:] not in (
+            "(",
+            ",",
+        ):
             continue
         if text[match.start()] == "]" and _ANNOTATED.match(text, text.rfind("\n", 0, match.start()) + 1, match.start()):
             continue

@@ -46,7 +46,7 @@ class Expressions:
     def evaluate(self, node: ast.expr | None) -> Value:
         if node is None:
             return OBJECT
-        handler = getattr(self, handler_name(type(node)), None)
+        handler = getattr(self, handler_name(type(node)), None)  # type: ignore[arg-type]  # classes hash by identity
         if handler is None:
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.expr):

@@ -62,7 +62,11 @@ def _attribute_definition(cls: Class, name: str) -> Value | None:
             continue
         if f"self.{name}" in frame.env:
             made = _filled_later(frame.env[f"self.{name}"])
-            return None if made.op == "buffer" and (name in _patched(cls) or _ANY_BUFFER.search(cls.module.source.text)) else made
+            return (
+                None
+                if made.op == "buffer" and (name in _patched(cls) or _ANY_BUFFER.search(cls.module.source.text))
+                else made
+            )
     found = cls.constant(name)
     if found is not None:
         return init_expression(found[1], found[0])
@@ -129,7 +133,9 @@ _SETATTR = re.compile(r"""setattr\((?<!\wsetattr\()\s*[\w.\[\]]+,\s*["'](\w+)["'
 
 
 # `self.attn.mask.fill_(1)`, `self.attn.mask[:n] = 1`: the content of another object's buffer
-_FOREIGN_CONTENT = re.compile(r"""self\.(?<![\w.]self\.)\w[\w.\[\]]*\.(\w+)(?:\.data)?(?:\[[^\]\n]*\][ \t]*=(?!=)|\.[a-z]\w*_\()""")
+_FOREIGN_CONTENT = re.compile(
+    r"""self\.(?<![\w.]self\.)\w[\w.\[\]]*\.(\w+)(?:\.data)?(?:\[[^\]\n]*\][ \t]*=(?!=)|\.[a-z]\w*_\()"""
+)
 
 
 # Code that may change any buffer.
@@ -190,7 +196,13 @@ def _stored_by(method: ast.AST) -> Iterator[str]:
             targets = [i.optional_vars for i in stmt.items if i.optional_vars is not None]
         elif isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call):
             call = stmt.value
-            if isinstance(call.func, ast.Attribute) and call.func.attr in _REGISTER and call.args and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str):
+            if (
+                isinstance(call.func, ast.Attribute)
+                and call.func.attr in _REGISTER
+                and call.args
+                and isinstance(call.args[0], ast.Constant)
+                and isinstance(call.args[0].value, str)
+            ):
                 yield call.args[0].value
         for target in targets:
             parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
@@ -212,12 +224,25 @@ def _patched(cls: Class) -> set[str]:
                 if name == "__init__":
                     continue
                 for stmt in statements(method):
-                    targets: list[ast.expr] = stmt.targets if isinstance(stmt, ast.Assign) else [stmt.target] if isinstance(stmt, ast.AugAssign) else []
-                    if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call) and isinstance(stmt.value.func, ast.Attribute) and stmt.value.func.attr.endswith("_"):
+                    targets: list[ast.expr] = (
+                        stmt.targets
+                        if isinstance(stmt, ast.Assign)
+                        else [stmt.target]
+                        if isinstance(stmt, ast.AugAssign)
+                        else []
+                    )
+                    if (
+                        isinstance(stmt, ast.Expr)
+                        and isinstance(stmt.value, ast.Call)
+                        and isinstance(stmt.value.func, ast.Attribute)
+                        and stmt.value.func.attr.endswith("_")
+                    ):
                         targets = [stmt.value.func.value, *stmt.value.args[:1]]
                     for target in targets:
                         at: ast.AST = target
-                        while isinstance(at, (ast.Subscript, ast.Attribute, ast.Call)) and not (isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name)):
+                        while isinstance(at, (ast.Subscript, ast.Attribute, ast.Call)) and not (
+                            isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name)
+                        ):
                             at = at.func if isinstance(at, ast.Call) else at.value
                         if isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name) and at.value.id == "self":
                             cached.add(at.attr)

@@ -26,13 +26,17 @@ def ints(values: tuple[Value, ...] | list[Value]) -> tuple[int, ...] | None:
     return found if all(isinstance(c, int) and not isinstance(c, bool) for c in found) else None
 
 
-def operation(op: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST | None, frame: Frame, spelled: str = "") -> Value:
+def operation(
+    op: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST | None, frame: Frame, spelled: str = ""
+) -> Value:
     """The value of one call of a tensor operation. `spelled` is the name the source used ("view" or "reshape", "bmm" or "matmul")."""
     special = _SPECIAL.get(op)
     made = special(args, kwargs, node, frame, spelled) if special else None
     if made is None:
         names, operands = bind(op, args, kwargs)
-        made = Value(op, tuple(operands), tuple(names), {"spelled": spelled} if spelled and spelled != op else None, node, frame)
+        made = Value(
+            op, tuple(operands), tuple(names), {"spelled": spelled} if spelled and spelled != op else None, node, frame
+        )
     return frame.graph.add(made)
 
 
@@ -44,7 +48,14 @@ def bind(op: str, args: list[Value], kwargs: dict[str, Value]) -> tuple[list[str
     for index, arg in enumerate(args):
         names.append(signature[index] if index < len(signature) else f"_{index}")
         operands.append(arg)
-    renamed = {"axis": "dim", "self": "input", "mat2": "other", "tensor": "input", "split_size_or_sections": "split_size", "x": "input"}
+    renamed = {
+        "axis": "dim",
+        "self": "input",
+        "mat2": "other",
+        "tensor": "input",
+        "split_size_or_sections": "split_size",
+        "x": "input",
+    }
     for name, value in given.items():
         names.append(renamed.get(name, name) if renamed.get(name, name) in signature or name not in signature else name)
         operands.append(value)
@@ -73,7 +84,14 @@ def _einsum(args, kwargs, node, frame, spelled):  # type: ignore[no-untyped-def]
         operands = list(operands[0].args)
     if parsed is None or len(parsed[0]) != len(operands) or kwargs:
         return _unread(args, kwargs, node, frame)
-    return Value("einsum", tuple(operands), tuple(f"_{i}" for i in range(len(operands))), {"inputs": parsed[0], "output": parsed[1]}, node, frame)
+    return Value(
+        "einsum",
+        tuple(operands),
+        tuple(f"_{i}" for i in range(len(operands))),
+        {"inputs": parsed[0], "output": parsed[1]},
+        node,
+        frame,
+    )
 
 
 def _rearrange(args, kwargs, node, frame, spelled):  # type: ignore[no-untyped-def]
@@ -82,7 +100,14 @@ def _rearrange(args, kwargs, node, frame, spelled):  # type: ignore[no-untyped-d
     parsed = parse_rearrange(args[1].const) if len(args) == 2 and isinstance(args[1].const, str) else None
     if parsed is None:
         return _unread(args, kwargs, node, frame)
-    return Value("rearrange", (args[0], *kwargs.values()), ("input", *kwargs), {"left": parsed[0], "right": parsed[1]}, node, frame)
+    return Value(
+        "rearrange",
+        (args[0], *kwargs.values()),
+        ("input", *kwargs),
+        {"left": parsed[0], "right": parsed[1]},
+        node,
+        frame,
+    )
 
 
 def _dims(args: list[Value]) -> list[Value] | None:
@@ -101,11 +126,24 @@ def _reshape(args, kwargs, node, frame, spelled):  # type: ignore[no-untyped-def
     dims = _dims(args)
     if dims is None or not dims:
         return Value("reshape", tuple(args), (), {"sizes": False, "spelled": spelled}, node, frame)
-    if len(dims) == 1 and dims[0].const is UNKNOWN and dims[0].op in ("shape", "add", "getitem", "param", "attribute", "phi"):
-        return Value("reshape", (args[0], dims[0]), ("input", "shape"), {"sizes": False, "spelled": spelled}, node, frame)
+    if (
+        len(dims) == 1
+        and dims[0].const is UNKNOWN
+        and dims[0].op in ("shape", "add", "getitem", "param", "attribute", "phi")
+    ):
+        return Value(
+            "reshape", (args[0], dims[0]), ("input", "shape"), {"sizes": False, "spelled": spelled}, node, frame
+        )
     if len(dims) == 1 and dims[0].op == "dtype":
         return Value("view_dtype", tuple(args), (), None, node, frame)
-    return Value("reshape", (args[0], *dims), ("input", *(f"_{i}" for i in range(len(dims)))), {"sizes": True, "spelled": spelled}, node, frame)
+    return Value(
+        "reshape",
+        (args[0], *dims),
+        ("input", *(f"_{i}" for i in range(len(dims)))),
+        {"sizes": True, "spelled": spelled},
+        node,
+        frame,
+    )
 
 
 def _permute(args, kwargs, node, frame, spelled):  # type: ignore[no-untyped-def]
@@ -113,11 +151,17 @@ def _permute(args, kwargs, node, frame, spelled):  # type: ignore[no-untyped-def
         args = [*args, kwargs["dims"]]
     dims = _dims(args)
     axes = ints(dims) if dims is not None else None
-    return Value("permute", (args[0],), ("input",), {"dims": axes, "_rest": tuple(args[1:])}, node, frame) if axes is not None else Value("permute", tuple(args), (), {"dims": None}, node, frame)
+    return (
+        Value("permute", (args[0],), ("input",), {"dims": axes, "_rest": tuple(args[1:])}, node, frame)
+        if axes is not None
+        else Value("permute", tuple(args), (), {"dims": None}, node, frame)
+    )
 
 
 def _transpose(args, kwargs, node, frame, spelled):  # type: ignore[no-untyped-def]
-    names, operands = bind("transpose", args, {{"axis0": "dim0", "axis1": "dim1"}.get(k, k): v for k, v in kwargs.items()})
+    names, operands = bind(
+        "transpose", args, {{"axis0": "dim0", "axis1": "dim1"}.get(k, k): v for k, v in kwargs.items()}
+    )
     given = dict(zip(names, operands, strict=True))
     axes = ints([given["dim0"], given["dim1"]]) if "dim0" in given and "dim1" in given else None
     if axes is None or "input" not in given:
@@ -126,7 +170,11 @@ def _transpose(args, kwargs, node, frame, spelled):  # type: ignore[no-untyped-d
 
 
 def _t(args, kwargs, node, frame, spelled):  # type: ignore[no-untyped-def]
-    return Value("transpose", (args[0],), ("input",), {"dims": (-2, -1), "rank": 2}, node, frame) if len(args) == 1 else None
+    return (
+        Value("transpose", (args[0],), ("input",), {"dims": (-2, -1), "rank": 2}, node, frame)
+        if len(args) == 1
+        else None
+    )
 
 
 def _expand(args, kwargs, node, frame, spelled):  # type: ignore[no-untyped-def]
@@ -166,7 +214,11 @@ def _cast(name: str):  # type: ignore[no-untyped-def]
         kind = CASTS[name]
         if kind is not None:
             return Value("cast", (args[0],), ("input",), {"kind": kind}, node, frame)
-        targets = [v for k, v in [*((str(i), a) for i, a in enumerate(args[1:])), *kwargs.items()] if k not in ("non_blocking", "copy", "memory_format")]
+        targets = [
+            v
+            for k, v in [*((str(i), a) for i, a in enumerate(args[1:])), *kwargs.items()]
+            if k not in ("non_blocking", "copy", "memory_format")
+        ]
         targets = [t for t in targets if t.op != "device" and not isinstance(t.const, (str, bool))]
         if not targets:
             return Value("identity", (args[0],), ("input",), {"spelled": "to"}, node, frame)
@@ -181,7 +233,9 @@ def dtype_name(value: Value) -> str | None:
     """ "float32" for torch.float32 or torch.float; None if it is not a literal dtype."""
     if value.op == "import":
         name = value.attrs["qualified"].removeprefix("torch.")
-        return {"float": "float32", "half": "float16", "double": "float64", "long": "int64", "int": "int32"}.get(name, name)
+        return {"float": "float32", "half": "float16", "double": "float64", "long": "int64", "int": "int32"}.get(
+            name, name
+        )
     return None
 
 
@@ -217,7 +271,10 @@ def _split(op: str):  # type: ignore[no-untyped-def]
         given = dict(zip(names, operands, strict=True))
         count = given.get("chunks")
         dim = given["dim"].const if "dim" in given else 0
-        attrs = {"dim": dim if isinstance(dim, int) else None, "count": count.const if count is not None and isinstance(count.const, int) else None}
+        attrs = {
+            "dim": dim if isinstance(dim, int) else None,
+            "count": count.const if count is not None and isinstance(count.const, int) else None,
+        }
         return Value(op, tuple(operands), tuple(names), attrs, node, frame)
 
     return make

@@ -25,8 +25,26 @@ _BINARY = {
     ast.BitOr: "bitor",
     ast.BitXor: "bitxor",
 }
-_FOLD = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "pow": operator.pow, "floordiv": operator.floordiv}
-_COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Is: "is", ast.IsNot: "is_not", ast.In: "in", ast.NotIn: "not_in"}
+_FOLD = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "pow": operator.pow,
+    "floordiv": operator.floordiv,
+}
+_COMPARE = {
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
+    ast.Is: "is",
+    ast.IsNot: "is_not",
+    ast.In: "in",
+    ast.NotIn: "not_in",
+}
 MAX_DEPTH = 6
 # Modules that hand back their input, or a function of each element that the graph names.
 _MODULE_OPERATIONS = {"Softmax": "softmax", "Dropout": "dropout", "Identity": "identity"}
@@ -53,7 +71,15 @@ class Evaluator:
         self.rank_hints: dict[object, int] = {}
 
     # -- values ---------------------------------------------------------------------------------------------------------------------------
-    def value(self, op: str, args: Sequence[Value], node: ast.AST | None, frame: Frame, names: Sequence[str] = (), **attrs: object) -> Value:
+    def value(
+        self,
+        op: str,
+        args: Sequence[Value],
+        node: ast.AST | None,
+        frame: Frame,
+        names: Sequence[str] = (),
+        **attrs: object,
+    ) -> Value:
         return self.graph.add(Value(op, tuple(args), tuple(names), attrs, node, frame))
 
     def opaque(self, node: ast.AST, frame: Frame, *args: Value) -> Value:
@@ -90,7 +116,17 @@ class Evaluator:
 
     def global_name(self, name: str, module: Module, node: ast.AST, frame: Frame) -> Value:
         if name in module.functions:
-            return self.value("function", (), node, frame, qualified=name, _node=module.functions[name], _module=module, _cls=None, _closure=None)
+            return self.value(
+                "function",
+                (),
+                node,
+                frame,
+                qualified=name,
+                _node=module.functions[name],
+                _module=module,
+                _cls=None,
+                _closure=None,
+            )
         if name in module.classes:
             return self.value("class", (), node, frame, qualified=name, _cls=module.classes[name])
         if name in module.constants:
@@ -101,7 +137,17 @@ class Evaluator:
         if isinstance(found, tuple):
             home, definition_node = found
             if isinstance(definition_node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                return self.value("function", (), node, frame, qualified=f"{home.path}:{definition_node.name}", _node=definition_node, _module=home, _cls=None, _closure=None)
+                return self.value(
+                    "function",
+                    (),
+                    node,
+                    frame,
+                    qualified=f"{home.path}:{definition_node.name}",
+                    _node=definition_node,
+                    _module=home,
+                    _cls=None,
+                    _closure=None,
+                )
         if name in module.imports:
             return self.value("import", (), node, frame, qualified=module.imports[name].qualified)
         return self.value("name", (), node, frame, name=name)
@@ -116,7 +162,9 @@ class Evaluator:
         if isinstance(expr, ast.Name) and expr.id in module.functions:
             return self.global_name(expr.id, module, node, frame)
         if isinstance(expr, ast.Lambda):
-            return self.value("function", (), node, frame, qualified=name, _node=expr, _module=module, _cls=None, _closure=None)
+            return self.value(
+                "function", (), node, frame, qualified=name, _node=expr, _module=module, _cls=None, _closure=None
+            )
         if isinstance(expr, (ast.UnaryOp, ast.BinOp, ast.Call)):
             home = Frame(self.graph, module, module.tree)
             home.stmt, home.conditions = frame.stmt, frame.conditions
@@ -154,7 +202,17 @@ class Evaluator:
                     inlined = self.inline(function, owner.module, [base], {}, node, frame, owner_instance=(base, cls))
                     return inlined if inlined is not None else self.value("attribute", (base,), node, frame, name=name)
                 static = "staticmethod" in decorators
-                return self.value("bound", (base,), node, frame, name=name, _node=function, _module=owner.module, _cls=cls, _static=static)
+                return self.value(
+                    "bound",
+                    (base,),
+                    node,
+                    frame,
+                    name=name,
+                    _node=function,
+                    _module=owner.module,
+                    _cls=cls,
+                    _static=static,
+                )
             return self.value("attribute", (base,), node, frame, name=name, _cls=cls)
         stored = self.lookup(store_key(base, name), frame) if base.op == "opaque" else None
         if stored is not None:
@@ -163,7 +221,9 @@ class Evaluator:
             return self.value("shape", (base,), node, frame, names=("input",))
         if name in ("T", "mT", "H", "mH"):
             dims = (-2, -1)
-            attrs: dict[str, object] = {"dims": dims} if name in ("mT",) else {"dims": dims, "rank": 2} if name == "T" else {"dims": None}
+            attrs: dict[str, object] = (
+                {"dims": dims} if name in ("mT",) else {"dims": dims, "rank": 2} if name == "T" else {"dims": None}
+            )
             return self.value("transpose", (base,), node, frame, names=("input",), **attrs)
         if name == "data":
             return self.value("identity", (base,), node, frame, names=("input",), spelled="data")
@@ -196,7 +256,9 @@ class Evaluator:
             return self.value("neg", (operand,), node, frame, names=("input",))
         if isinstance(node.op, ast.UAdd):
             return operand
-        return self.value("not" if isinstance(node.op, ast.Not) else "invert", (operand,), node, frame, names=("input",))
+        return self.value(
+            "not" if isinstance(node.op, ast.Not) else "invert", (operand,), node, frame, names=("input",)
+        )
 
     def eval_BoolOp(self, node: ast.BoolOp, frame: Frame) -> Value:
         values = [self.eval(v, frame) for v in node.values]
@@ -225,7 +287,12 @@ class Evaluator:
         if body.op == "const" and orelse.op == "const" and body.same(orelse):
             return body
         if body.op == orelse.op == "tuple" and len(body.args) == len(orelse.args):
-            return self.value("tuple", [self.phi(test, a, b, node, frame) for a, b in zip(body.args, orelse.args, strict=True)], node, frame)
+            return self.value(
+                "tuple",
+                [self.phi(test, a, b, node, frame) for a, b in zip(body.args, orelse.args, strict=True)],
+                node,
+                frame,
+            )
         return self.value("phi", (test, body, orelse), node, frame, names=("test", "body", "orelse"))
 
     def eval_Tuple(self, node: ast.Tuple, frame: Frame) -> Value:
@@ -253,7 +320,17 @@ class Evaluator:
         return self.value("starred", (self.eval(node.value, frame),), node, frame)
 
     def eval_Lambda(self, node: ast.Lambda, frame: Frame) -> Value:
-        return self.value("function", (), node, frame, qualified="<lambda>", _node=node, _module=frame.module, _cls=frame.cls, _closure=frame)
+        return self.value(
+            "function",
+            (),
+            node,
+            frame,
+            qualified="<lambda>",
+            _node=node,
+            _module=frame.module,
+            _cls=frame.cls,
+            _closure=frame,
+        )
 
     def eval_Subscript(self, node: ast.Subscript, frame: Frame) -> Value:
         base = self.eval(node.value, frame)
@@ -272,9 +349,20 @@ class Evaluator:
                 return self.value("part", (base,), node, frame, names=("input",), index=at)
         if base.op == "shape" and index.op == "slice":
             lower, upper, step = (a.const for a in index.args)
-            axes = range(lower, upper or 0) if isinstance(lower, int) and lower < 0 and (upper is None or isinstance(upper, int) and upper < 0) else range(lower or 0, upper) if isinstance(upper, int) and upper > 0 and lower in (None, 0, 1, 2) else None
+            axes = (
+                range(lower, upper or 0)
+                if isinstance(lower, int) and lower < 0 and (upper is None or isinstance(upper, int) and upper < 0)
+                else range(lower or 0, upper)
+                if isinstance(upper, int) and upper > 0 and lower in (None, 0, 1, 2)
+                else None
+            )
             if axes is not None and step is None:
-                return self.value("tuple", [self.value("size", base.args, None, frame, names=("input",), axis=i) for i in axes], node, frame)
+                return self.value(
+                    "tuple",
+                    [self.value("size", base.args, None, frame, names=("input",), axis=i) for i in axes],
+                    node,
+                    frame,
+                )
         if base.op in ("tuple", "list") and index.op == "slice" and all(a.op == "const" for a in index.args):
             bounds = [a.const for a in index.args]
             if not any(a.op == "starred" for a in base.args):
@@ -324,7 +412,11 @@ class Evaluator:
 
     def unpack(self, value: Value, count: int, frame: Frame) -> list[Value]:
         """The `count` elements of a sequence."""
-        if value.op in ("tuple", "list") and len(value.args) == count and not any(a.op == "starred" for a in value.args):
+        if (
+            value.op in ("tuple", "list")
+            and len(value.args) == count
+            and not any(a.op == "starred" for a in value.args)
+        ):
             return list(value.args)
         if value.op == "shape":
             self.rank_hints[value.args[0].key] = count
@@ -336,11 +428,16 @@ class Evaluator:
             return [self.phi(value.args[0], a, b, value.node, frame) for a, b in zip(left, right, strict=True)]
         parts = value.attrs.get("_parts")
         if parts is None or len(parts) != count:
-            parts = [self.value("part", (value,), value.node, frame, names=("input",), index=i, of=count) for i in range(count)]
+            parts = [
+                self.value("part", (value,), value.node, frame, names=("input",), index=i, of=count)
+                for i in range(count)
+            ]
             value.attrs["_parts"] = parts
         return list(parts)
 
-    def assign(self, target: ast.expr, value: Value, frame: Frame) -> None:  # pragma: no cover - implemented in statements.py
+    def assign(
+        self, target: ast.expr, value: Value, frame: Frame
+    ) -> None:  # pragma: no cover - implemented in statements.py
         raise NotImplementedError
 
     # -- calls ----------------------------------------------------------------------------------------------------------------------------
@@ -353,7 +450,11 @@ class Evaluator:
     def called(self, node: ast.Call, frame: Frame) -> Value:
         function = node.func
         args, kwargs = self.arguments(node, frame)
-        if isinstance(function, ast.Attribute) and not (isinstance(function.value, ast.Call) and isinstance(function.value.func, ast.Name) and function.value.func.id == "super"):
+        if isinstance(function, ast.Attribute) and not (
+            isinstance(function.value, ast.Call)
+            and isinstance(function.value.func, ast.Name)
+            and function.value.func.id == "super"
+        ):
             base = self.eval(function.value, frame)
             if base.op == "class" and function.attr == "apply":
                 applied = self.autograd_function(base, args, kwargs, node, frame)
@@ -367,15 +468,21 @@ class Evaluator:
             return self.super_call(function.attr, args, kwargs, node, frame)
         return self.call(self.eval(function, frame), args, kwargs, node, frame)
 
-    def autograd_function(self, cls_value: Value, args: list[Value], kwargs: dict[str, Value], node: ast.Call, frame: Frame) -> Value | None:
+    def autograd_function(
+        self, cls_value: Value, args: list[Value], kwargs: dict[str, Value], node: ast.Call, frame: Frame
+    ) -> Value | None:
         """`Function.apply(x)` of a torch.autograd.Function: its forward, whose gradient is its own."""
         cls = cls_value.attrs["_cls"]
         found = cls.lookup("forward")
-        if found is None or not any(isinstance(b, str) and b.startswith("torch.autograd") for c in cls.mro for b in c.bases):
+        if found is None or not any(
+            isinstance(b, str) and b.startswith("torch.autograd") for c in cls.mro for b in c.bases
+        ):
             return None
         context = self.value("opaque", (), node, frame)
         inner = self.inline(found[0], found[1].module, [context, *args], kwargs, node, frame)
-        return None if inner is None else self.value("identity", (inner,), node, frame, names=("input",), spelled="apply")
+        return (
+            None if inner is None else self.value("identity", (inner,), node, frame, names=("input",), spelled="apply")
+        )
 
     def arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Value], dict[str, Value]]:
         args: list[Value] = []
@@ -389,13 +496,22 @@ class Evaluator:
         kwargs = {k.arg or "**": self.eval(k.value, frame) for k in node.keywords}
         return args, kwargs
 
-    def method_call(self, base: Value, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, frame: Frame) -> Value:
+    def method_call(
+        self, base: Value, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, frame: Frame
+    ) -> Value:
         op = method(name)
         inplace = False
         if op is None and name.endswith("_") and not name.startswith("_"):
             op, inplace = method(name[:-1]), True
         if op is None or base.op in ("name", "class"):
-            made = self.value("method", (base, *args, *kwargs.values()), node, frame, names=("input", *(f"_{i}" for i in range(len(args))), *kwargs), name=name)
+            made = self.value(
+                "method",
+                (base, *args, *kwargs.values()),
+                node,
+                frame,
+                names=("input", *(f"_{i}" for i in range(len(args))), *kwargs),
+                name=name,
+            )
             if name.endswith("_") and not name.startswith("_"):
                 self.changed(base, made, frame)
             return made
@@ -423,7 +539,11 @@ class Evaluator:
             for name, held in list(scope.env.items()):
                 if held is old:
                     scope.env[name] = new
-                elif held is not new and held.op not in ("const", "self", "shape", "size", "function") and storage(held) is root:
+                elif (
+                    held is not new
+                    and held.op not in ("const", "self", "shape", "size", "function")
+                    and storage(held) is root
+                ):
                     if held not in mutated:
                         mutated[held] = self.value("mutated", (held, new), None, frame)
                     scope.env[name] = mutated[held]
@@ -433,13 +553,17 @@ class Evaluator:
         if owner is not None and base is not None and name != "__init__":
             for cls in owner.mro[1:]:
                 if name in cls.methods:
-                    inlined = self.inline(cls.methods[name], cls.module, [base, *args], kwargs, node, frame, owner_instance=(base, cls))
+                    inlined = self.inline(
+                        cls.methods[name], cls.module, [base, *args], kwargs, node, frame, owner_instance=(base, cls)
+                    )
                     if inlined is not None:
                         return inlined
                     break
         return self.value("call", (*args, *kwargs.values()), node, frame, name=f"super.{name}")
 
-    def call(self, function: Value, args: list[Value], kwargs: dict[str, Value], node: ast.AST | None, frame: Frame) -> Value:
+    def call(
+        self, function: Value, args: list[Value], kwargs: dict[str, Value], node: ast.AST | None, frame: Frame
+    ) -> Value:
         result = self.known_call(function, args, kwargs, node, frame)
         if result is not None:
             if function.op == "bound" and result.frame is not frame:
@@ -452,22 +576,52 @@ class Evaluator:
             self.changed(args[0], made, frame)
             return made
         if function.op == "import" and function.attrs["qualified"].rsplit(".", 1)[-1][:1].isupper():
-            return self.value("construct", (*args, *kwargs.values()), node, frame, names=names[1:], qualified=function.attrs["qualified"])
+            return self.value(
+                "construct",
+                (*args, *kwargs.values()),
+                node,
+                frame,
+                names=names[1:],
+                qualified=function.attrs["qualified"],
+            )
         return self.value("call", (function, *args, *kwargs.values()), node, frame, names=names)
 
-    def known_call(self, function: Value, args: list[Value], kwargs: dict[str, Value], node: ast.AST | None, frame: Frame) -> Value | None:
+    def known_call(
+        self, function: Value, args: list[Value], kwargs: dict[str, Value], node: ast.AST | None, frame: Frame
+    ) -> Value | None:
         if function.op == "import":
             return self.library_call(function.attrs["qualified"], args, kwargs, node, frame)
         if function.op == "name":
             return self.builtin_call(function.attrs["name"], args, kwargs, node, frame)
         if function.op == "function":
-            return self.inline(function.attrs["_node"], function.attrs["_module"], args, kwargs, node, frame, closure=function.attrs["_closure"])
+            return self.inline(
+                function.attrs["_node"],
+                function.attrs["_module"],
+                args,
+                kwargs,
+                node,
+                frame,
+                closure=function.attrs["_closure"],
+            )
         if function.op == "partial":
-            return self.call(function.args[0], [*function.args[1 : 1 + function.attrs["positional"]], *args], {**dict(zip(function.attrs["keywords"], function.args[1 + function.attrs["positional"] :], strict=True)), **kwargs}, node, frame)
+            return self.call(
+                function.args[0],
+                [*function.args[1 : 1 + function.attrs["positional"]], *args],
+                {
+                    **dict(
+                        zip(function.attrs["keywords"], function.args[1 + function.attrs["positional"] :], strict=True)
+                    ),
+                    **kwargs,
+                },
+                node,
+                frame,
+            )
         if function.op == "bound":
             given = args if function.attrs["_static"] else [function.args[0], *args]
             instance = None if function.attrs["_static"] else (function.args[0], function.attrs["_cls"])
-            return self.inline(function.attrs["_node"], function.attrs["_module"], given, kwargs, node, frame, owner_instance=instance)
+            return self.inline(
+                function.attrs["_node"], function.attrs["_module"], given, kwargs, node, frame, owner_instance=instance
+            )
         if function.op == "attribute":
             return self.module_call(function, definition(function), args, kwargs, node, frame)
         if function.op == "construct":  # nn.Softmax(dim=-1)(x)
@@ -475,12 +629,22 @@ class Evaluator:
         if function.op == "call" and function.args and function.args[0].op == "class":
             return self.module_call(function, function, args, kwargs, node, frame)
         if function.op == "phi":
-            return self.phi(function.args[0], self.call(function.args[1], args, kwargs, node, frame), self.call(function.args[2], args, kwargs, node, frame), node, frame)
+            return self.phi(
+                function.args[0],
+                self.call(function.args[1], args, kwargs, node, frame),
+                self.call(function.args[2], args, kwargs, node, frame),
+                node,
+                frame,
+            )
         return None
 
-    def library_call(self, qualified: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST | None, frame: Frame) -> Value | None:
+    def library_call(
+        self, qualified: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST | None, frame: Frame
+    ) -> Value | None:
         if qualified == "functools.partial" and args:
-            return self.value("partial", (*args, *kwargs.values()), node, frame, positional=len(args) - 1, keywords=tuple(kwargs))
+            return self.value(
+                "partial", (*args, *kwargs.values()), node, frame, positional=len(args) - 1, keywords=tuple(kwargs)
+            )
         op = canonical(qualified)
         if op is None or any(a.op == "starred" for a in args) or "**" in kwargs:
             return None
@@ -494,11 +658,17 @@ class Evaluator:
             self.changed(args[0], made, frame)
         return made
 
-    def builtin_call(self, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST | None, frame: Frame) -> Value | None:
+    def builtin_call(
+        self, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST | None, frame: Frame
+    ) -> Value | None:
         if name == "map" and len(args) == 2:
             made = self.value("map", args, node, frame, names=("function", "iterable"))
             known = self.items(args[1], frame)
-            return self.value("tuple", [self.one(made, item, frame) for item in known], node, frame) if known is not None and len(known) <= 8 else made
+            return (
+                self.value("tuple", [self.one(made, item, frame) for item in known], node, frame)
+                if known is not None and len(known) <= 8
+                else made
+            )
         if name in ("tuple", "list") and len(args) == 1:
             known = self.items(args[0], frame)
             return args[0] if known is not None or args[0].op in ("map", "comprehension", "shape") else None
@@ -509,20 +679,52 @@ class Evaluator:
                 return self.value("tuple", [self.value("tuple", list(r), node, frame) for r in rows], node, frame)
         if name in ("float", "int") and len(args) == 1:
             if isinstance(args[0].const, (int, float)):
-                return self.graph.add(build.constant(float(args[0].const) if name == "float" else int(args[0].const), node, frame))
+                return self.graph.add(
+                    build.constant(float(args[0].const) if name == "float" else int(args[0].const), node, frame)
+                )
             if name == "float" and isinstance(args[0].const, str):
                 try:
                     return self.graph.add(build.constant(float(args[0].const), node, frame))
                 except ValueError:
                     return None
             return self.value("number", args, node, frame, names=("input",), kind=name)
-        if name in ("min", "max", "abs", "len", "isinstance", "hasattr", "getattr", "round", "sum", "any", "all", "bool", "str", "type", "range", "enumerate"):
-            if name == "getattr" and len(args) >= 2 and isinstance(args[1].const, str) and class_of(args[0]) is not None:
+        if name in (
+            "min",
+            "max",
+            "abs",
+            "len",
+            "isinstance",
+            "hasattr",
+            "getattr",
+            "round",
+            "sum",
+            "any",
+            "all",
+            "bool",
+            "str",
+            "type",
+            "range",
+            "enumerate",
+        ):
+            if (
+                name == "getattr"
+                and len(args) >= 2
+                and isinstance(args[1].const, str)
+                and class_of(args[0]) is not None
+            ):
                 return None
             return self.value("py_" + name, (*args, *kwargs.values()), node, frame)
         return None
 
-    def module_call(self, function: Value, made: Value | None, args: list[Value], kwargs: dict[str, Value], node: ast.AST | None, frame: Frame) -> Value | None:
+    def module_call(
+        self,
+        function: Value,
+        made: Value | None,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        node: ast.AST | None,
+        frame: Frame,
+    ) -> Value | None:
         """Calling a module: an attribute set in __init__, or one just made."""
         if made is None:
             return None
@@ -532,24 +734,54 @@ class Evaluator:
             given = dict(zip(made.names, made.args, strict=True))
             if own and kind == "Softmax" and args:
                 dim = given.get("dim") or given.get("_0")
-                attrs = {"dim": dim.const if dim is not None and isinstance(dim.const, int) else None, "dim_given": dim is not None and dim.const is not None, "_module": function}
+                attrs = {
+                    "dim": dim.const if dim is not None and isinstance(dim.const, int) else None,
+                    "dim_given": dim is not None and dim.const is not None,
+                    "_module": function,
+                }
                 return self.graph.add(Value("softmax", (args[0],), ("input",), attrs, node, frame))
             if own and kind in ("Dropout", "modules.dropout.Dropout") and args:
-                return self.value("dropout", (args[0],), node, frame, names=("input",), module=True, _module=function, _ctor=made, maybe_identity=False)
+                return self.value(
+                    "dropout",
+                    (args[0],),
+                    node,
+                    frame,
+                    names=("input",),
+                    module=True,
+                    _module=function,
+                    _ctor=made,
+                    maybe_identity=False,
+                )
             if own and kind == "Identity" and args:
-                return self.value("identity", (args[0],), node, frame, names=("input",), spelled="Identity", _module=function)
+                return self.value(
+                    "identity", (args[0],), node, frame, names=("input",), spelled="Identity", _module=function
+                )
             if own and kind == "Sequential" and args and function.op == "attribute":
                 value: Value = args[0]
                 for index, item in enumerate(made.args):
-                    slot = self.value("getitem", (function, build.constant(index, None, None)), None, frame, names=("input", "index"))
-                    value = self.module_call(slot, item, [value], {}, node, frame) or self.value("apply", (slot, value), node, frame, names=("function", "_0"), _made=item)
+                    slot = self.value(
+                        "getitem", (function, build.constant(index, None, None)), None, frame, names=("input", "index")
+                    )
+                    value = self.module_call(slot, item, [value], {}, node, frame) or self.value(
+                        "apply", (slot, value), node, frame, names=("function", "_0"), _made=item
+                    )
                 return value
             return None
         if made.op == "phi":
             # a module chosen in __init__: `Dropout(p) if p > 0 else Identity()`
             kinds = {b.attrs["qualified"] for b in made.args[1:] if b.op == "construct"}
             if kinds == {"torch.nn.Dropout", "torch.nn.Identity"} and args:
-                return self.value("dropout", (args[0],), node, frame, names=("input",), module=True, _module=function, _ctor=made, maybe_identity=True)
+                return self.value(
+                    "dropout",
+                    (args[0],),
+                    node,
+                    frame,
+                    names=("input",),
+                    module=True,
+                    _module=function,
+                    _ctor=made,
+                    maybe_identity=True,
+                )
             return None
         if made.op in ("function", "partial", "bound", "import"):
             return self.known_call(made, args, kwargs, node, frame)
@@ -557,7 +789,9 @@ class Evaluator:
         if cls is not None:
             found = cls.lookup("forward")
             if found is not None and cls.lookup("__call__") is None:
-                return self.inline(found[0], found[1].module, [function, *args], kwargs, node, frame, owner_instance=(function, cls))
+                return self.inline(
+                    found[0], found[1].module, [function, *args], kwargs, node, frame, owner_instance=(function, cls)
+                )
         return None
 
     def inline(

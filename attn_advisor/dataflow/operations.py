@@ -75,7 +75,16 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "ne": ("input", "other"),
     "bitand": ("input", "other"),
     "bitor": ("input", "other"),
-    "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"),
+    "scaled_dot_product_attention": (
+        "query",
+        "key",
+        "value",
+        "attn_mask",
+        "dropout_p",
+        "is_causal",
+        "scale",
+        "enable_gqa",
+    ),
 }
 
 # Other names of the same operation.
@@ -252,7 +261,25 @@ _OTHER = {
     "torch.functional.einsum": "einsum",
 }
 # torch.<name> that is not an operation on tensors.
-_NOT_OPERATIONS = frozenset({"no_grad", "enable_grad", "inference_mode", "device", "Tensor", "nn", "autograd", "jit", "compile", "Generator", "Size", "FloatTensor", "LongTensor", "dtype", "autocast"})
+_NOT_OPERATIONS = frozenset(
+    {
+        "no_grad",
+        "enable_grad",
+        "inference_mode",
+        "device",
+        "Tensor",
+        "nn",
+        "autograd",
+        "jit",
+        "compile",
+        "Generator",
+        "Size",
+        "FloatTensor",
+        "LongTensor",
+        "dtype",
+        "autocast",
+    }
+)
 
 
 def canonical(qualified: str) -> str | None:

@@ -26,13 +26,17 @@ class Dim:
         return _reduced(self.factor * other.factor, [*self.above, *other.above], [*self.below, *other.below])
 
     def __truediv__(self, other: Dim) -> Dim:
-        return _reduced(self.factor / other.factor if other.factor else 0, [*self.above, *other.below], [*self.below, *other.above])
+        return _reduced(
+            self.factor / other.factor if other.factor else 0, [*self.above, *other.below], [*self.below, *other.above]
+        )
 
 
 def _reduced(factor: float, above: list[Any], below: list[Any]) -> Dim:
     up, down = Counter(above), Counter(below)
     common = up & down
-    return Dim(factor, tuple(sorted((up - common).elements(), key=repr)), tuple(sorted((down - common).elements(), key=repr)))
+    return Dim(
+        factor, tuple(sorted((up - common).elements(), key=repr)), tuple(sorted((down - common).elements(), key=repr))
+    )
 
 
 def atom(key: Any) -> Dim:
@@ -43,7 +47,10 @@ Shape = tuple[Dim, ...]
 _SAME = frozenset(
     "softmax dropout cast identity masked_fill clamp tanh exp log sqrt sigmoid neg normalize tril triu nan_to_num relu invert abs rsqrt contiguous log_softmax mutated zeros_like ones_like full_like cumsum setitem copy roll flip square cos sin zero fill".split()
 )
-_SAME_MODULES = frozenset(f"torch.nn.{name}" for name in "LayerNorm Identity Dropout GELU ReLU RMSNorm BatchNorm1d BatchNorm2d GroupNorm SiLU Tanh".split())
+_SAME_MODULES = frozenset(
+    f"torch.nn.{name}"
+    for name in "LayerNorm Identity Dropout GELU ReLU RMSNorm BatchNorm1d BatchNorm2d GroupNorm SiLU Tanh".split()
+)
 _SCALARS = frozenset("const size number py_float sqrt finfo".split())
 
 
@@ -94,7 +101,11 @@ class Shapes:
         if source is not None and source.op in ("chunk", "split"):
             along = source.attrs.get("dim")
             return (source.args[0], axis) if along is not None and along != axis and (along < 0) == (axis < 0) else None
-        if value.op == "transpose" and value.attrs.get("dims") and all((d < 0) == (axis < 0) for d in value.attrs["dims"]):
+        if (
+            value.op == "transpose"
+            and value.attrs.get("dims")
+            and all((d < 0) == (axis < 0) for d in value.attrs["dims"])
+        ):
             a, b = value.attrs["dims"]
             return value.args[0], {a: b, b: a}.get(axis, axis)
         return None
@@ -210,7 +221,12 @@ class Shapes:
 
     def _squeeze(self, v: Value) -> Shape | None:
         shape, axis = self.shape(v.args[0]), v.get("dim")
-        if shape is None or axis is None or not isinstance(axis.const, int) or not -len(shape) <= axis.const < len(shape):
+        if (
+            shape is None
+            or axis is None
+            or not isinstance(axis.const, int)
+            or not -len(shape) <= axis.const < len(shape)
+        ):
             return None
         at = axis.const % len(shape)
         return (*shape[:at], *shape[at + 1 :]) if shape[at] == Dim(1) else None
@@ -229,7 +245,13 @@ class Shapes:
 
     def _unflatten(self, v: Value) -> Shape | None:
         shape, axis, sizes = self.shape(v.args[0]), v.get("dim"), v.get("sizes")
-        if shape is None or axis is None or not isinstance(axis.const, int) or sizes is None or sizes.op not in ("tuple", "list"):
+        if (
+            shape is None
+            or axis is None
+            or not isinstance(axis.const, int)
+            or sizes is None
+            or sizes.op not in ("tuple", "list")
+        ):
             return None
         at = axis.const % len(shape)
         parts = [None if s.const == -1 else self.dim(s) for s in sizes.args]
@@ -269,7 +291,9 @@ class Shapes:
         for term, arg in zip(v.attrs["inputs"], v.args, strict=True):
             for axis, label in enumerate(term):
                 known = self.shape(arg)
-                sizes.setdefault(label, known[axis] if known is not None and axis < len(known) else self.axis(arg, axis, len(term)))
+                sizes.setdefault(
+                    label, known[axis] if known is not None and axis < len(known) else self.axis(arg, axis, len(term))
+                )
         return tuple(sizes[label] for label in v.attrs["output"])
 
     def _matmul(self, v: Value) -> Shape | None:
@@ -307,7 +331,11 @@ class Shapes:
     _add = _sub = _mul = _div = _mod = _floordiv = _bitand = _bitor = _logical_and = _logical_or = _elementwise
 
     def _compare(self, v: Value) -> Shape | None:
-        return self._elementwise(v) if len(v.args) == 2 and v.attrs.get("how") not in ("is", "is_not", "in", "not_in") else None
+        return (
+            self._elementwise(v)
+            if len(v.args) == 2 and v.attrs.get("how") not in ("is", "is_not", "in", "not_in")
+            else None
+        )
 
     def _logical_not(self, v: Value) -> Shape | None:
         return self.shape(v.args[0])
@@ -369,7 +397,11 @@ class Shapes:
                 out[at] = atom(("part", source.key, v.attrs["index"]))
             return tuple(out)
         shape = self.shape(source)  # unpacking a tensor walks its first axis
-        return shape[1:] if shape is not None and len(shape) > 1 and source.op in ("permute", "reshape", "transpose", "rearrange") else None
+        return (
+            shape[1:]
+            if shape is not None and len(shape) > 1 and source.op in ("permute", "reshape", "transpose", "rearrange")
+            else None
+        )
 
     def _getitem(self, v: Value) -> Shape | None:
         shape = self.shape(v.args[0])
@@ -380,7 +412,9 @@ class Shapes:
         if any(i.op == "const" and i.const is Ellipsis for i in items):
             at = next(n for n, i in enumerate(items) if i.op == "const" and i.const is Ellipsis)
             taken = sum(1 for i in items if not (i.op == "const" and (i.const is None or i.const is Ellipsis)))
-            full = Value("slice", tuple(Value("const", attrs={"value": None}, register=False) for _ in range(3)), register=False)
+            full = Value(
+                "slice", tuple(Value("const", attrs={"value": None}, register=False) for _ in range(3)), register=False
+            )
             items[at : at + 1] = [full] * (len(shape) - taken)
         out: list[Dim] = []
         axis = 0
@@ -428,7 +462,11 @@ class Shapes:
         out = []
         for i, s in enumerate(sizes):
             at = i - len(sizes)
-            out.append((shape[at] if shape is not None and -at <= len(shape) else atom(("axis", v.args[0].key, at))) if s.const == -1 else self.dim(s))
+            out.append(
+                (shape[at] if shape is not None and -at <= len(shape) else atom(("axis", v.args[0].key, at)))
+                if s.const == -1
+                else self.dim(s)
+            )
         return tuple(out)
 
     def _repeat_interleave(self, v: Value) -> Shape | None:
@@ -496,4 +534,3 @@ class Shapes:
                 return None
             return self.shape(made.args[0])
         return self.shape(made.args[0])
-

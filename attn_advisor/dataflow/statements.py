@@ -26,9 +26,21 @@ class Interpreter(Evaluator):
         return frame
 
     def _parameters(self, arguments: ast.arguments, frame: Frame, method: bool) -> None:
-        every = [*arguments.posonlyargs, *arguments.args, *([arguments.vararg] if arguments.vararg else []), *arguments.kwonlyargs, *([arguments.kwarg] if arguments.kwarg else [])]
-        defaults = dict(zip([a.arg for a in [*arguments.posonlyargs, *arguments.args]][::-1], arguments.defaults[::-1], strict=False))
-        defaults.update({a.arg: d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None})
+        every = [
+            *arguments.posonlyargs,
+            *arguments.args,
+            *([arguments.vararg] if arguments.vararg else []),
+            *arguments.kwonlyargs,
+            *([arguments.kwarg] if arguments.kwarg else []),
+        ]
+        defaults = dict(
+            zip(
+                [a.arg for a in [*arguments.posonlyargs, *arguments.args]][::-1], arguments.defaults[::-1], strict=False
+            )
+        )
+        defaults.update(
+            {a.arg: d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None}
+        )
         for index, argument in enumerate(every):
             if index == 0 and method and frame.cls is not None:
                 value = self.value("self", (), argument, frame, _cls=frame.cls)
@@ -74,18 +86,30 @@ class Interpreter(Evaluator):
 
     def _register_buffer(self, node: ast.expr, frame: Frame) -> None:
         """`self.register_buffer("name", tensor)` sets an attribute."""
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("register_buffer", "register_parameter")):
+        if not (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("register_buffer", "register_parameter")
+        ):
             return
         if not node.args or not isinstance(node.args[0], ast.Constant) or frame.self_value is None:
             return
         name = node.args[0].value
         if not isinstance(name, str):
             return
-        value = node.args[1] if len(node.args) > 1 else next((k.value for k in node.keywords if k.arg in ("tensor", "param")), None)
+        value = (
+            node.args[1]
+            if len(node.args) > 1
+            else next((k.value for k in node.keywords if k.arg in ("tensor", "param")), None)
+        )
         if value is not None:
-            persistent = next((k.value for k in node.keywords if k.arg == "persistent"), node.args[2] if len(node.args) > 2 else None)
+            persistent = next(
+                (k.value for k in node.keywords if k.arg == "persistent"), node.args[2] if len(node.args) > 2 else None
+            )
             kept = not (isinstance(persistent, ast.Constant) and persistent.value is False)
-            frame.env[f"self.{name}"] = self.value("buffer", (self.eval(value, frame),), node, frame, names=("input",), persistent=kept)
+            frame.env[f"self.{name}"] = self.value(
+                "buffer", (self.eval(value, frame),), node, frame, names=("input",), persistent=kept
+            )
 
     def exec_Return(self, stmt: ast.Return, frame: Frame) -> None:
         value = self.eval(stmt.value, frame) if stmt.value is not None else build.constant(None, stmt, frame)
@@ -172,11 +196,39 @@ class Interpreter(Evaluator):
             items = []
             for i in range(len(targets)):
                 if value.op == "shape" and i != starred:
-                    items.append(self.value("size", value.args, value.node, frame, names=("input",), axis=i if i < starred else i - len(targets)))
+                    items.append(
+                        self.value(
+                            "size",
+                            value.args,
+                            value.node,
+                            frame,
+                            names=("input",),
+                            axis=i if i < starred else i - len(targets),
+                        )
+                    )
                 elif i == starred:
-                    items.append(self.value("rest", (value,), value.node, frame, names=("input",), start=starred, after=len(targets) - starred - 1))
+                    items.append(
+                        self.value(
+                            "rest",
+                            (value,),
+                            value.node,
+                            frame,
+                            names=("input",),
+                            start=starred,
+                            after=len(targets) - starred - 1,
+                        )
+                    )
                 else:
-                    items.append(self.value("part", (value,), value.node, frame, names=("input",), index=i if i < starred else i - len(targets)))
+                    items.append(
+                        self.value(
+                            "part",
+                            (value,),
+                            value.node,
+                            frame,
+                            names=("input",),
+                            index=i if i < starred else i - len(targets),
+                        )
+                    )
         for target, item in zip(targets, items, strict=True):
             self.assign(target, item, frame)
 
@@ -201,7 +253,17 @@ class Interpreter(Evaluator):
                     frame.name_values[target] = value
 
     def exec_FunctionDef(self, stmt: Function, frame: Frame) -> None:
-        value = self.value("function", (), stmt, frame, qualified=stmt.name, _node=stmt, _module=frame.module, _cls=frame.cls, _closure=frame)
+        value = self.value(
+            "function",
+            (),
+            stmt,
+            frame,
+            qualified=stmt.name,
+            _node=stmt,
+            _module=frame.module,
+            _cls=frame.cls,
+            _closure=frame,
+        )
         if stmt.decorator_list:
             value = self.value("opaque", (value,), stmt, frame)
         self.bind_name(stmt.name, value, frame)
@@ -244,7 +306,9 @@ class Interpreter(Evaluator):
             frame.terminated = False
             self._join(test, body_env, orelse_env, stmt, frame)
 
-    def _join(self, test: Value, body: dict[str, Value], orelse: dict[str, Value], stmt: ast.stmt, frame: Frame) -> None:
+    def _join(
+        self, test: Value, body: dict[str, Value], orelse: dict[str, Value], stmt: ast.stmt, frame: Frame
+    ) -> None:
         joined: dict[str, Value] = {}
         for name in {**body, **orelse}:
             a, b = body.get(name), orelse.get(name)
@@ -295,7 +359,9 @@ class Interpreter(Evaluator):
         self.effect("condition", self.eval(stmt.test, frame), frame, stmt)
         self._loop_body(stmt, start, frame, changed)
 
-    def _loop_body(self, stmt: ast.For | ast.AsyncFor | ast.While, start: dict[str, Value], frame: Frame, changed: set[str]) -> None:
+    def _loop_body(
+        self, stmt: ast.For | ast.AsyncFor | ast.While, start: dict[str, Value], frame: Frame, changed: set[str]
+    ) -> None:
         loops, conditions = frame.loops, frame.conditions
         frame.loops = (*loops, stmt)
         self.exec_block(stmt.body, frame)
@@ -305,7 +371,12 @@ class Interpreter(Evaluator):
         # what the body leaves reaches its own next turn too
         for name in changed:
             left, carried = frame.env.get(name), start.get(name)
-            if left is not None and carried is not None and left is not carried and any(u.op != "phi" for u in carried.users):
+            if (
+                left is not None
+                and carried is not None
+                and left is not carried
+                and any(u.op != "phi" for u in carried.users)
+            ):
                 self.effect("loop", left, frame, stmt, name=name)
         self._join(ran, frame.env, start, stmt, frame)
         self.exec_block(stmt.orelse, frame)
@@ -377,9 +448,15 @@ class Interpreter(Evaluator):
         inner.stmt = frame.stmt
         if owner_instance is not None:
             inner.self_value, inner.cls = owner_instance
-            inner.overridden = owner_instance[0].op == "self" and not isinstance(function, ast.Lambda) and owner_instance[1].overridden(function.name)
+            inner.overridden = (
+                owner_instance[0].op == "self"
+                and not isinstance(function, ast.Lambda)
+                and owner_instance[1].overridden(function.name)
+            )
             if not isinstance(function, ast.Lambda):
-                inner.cls = next((c for c in owner_instance[1].mro if function in c.methods.values()), owner_instance[1])
+                inner.cls = next(
+                    (c for c in owner_instance[1].mro if function in c.methods.values()), owner_instance[1]
+                )
                 inner.cls = owner_instance[1] if inner.cls is None else inner.cls
             prefix = store_key(owner_instance[0], "")
             scope: Frame | None = frame
@@ -401,7 +478,9 @@ class Interpreter(Evaluator):
             frame.env.update({k: v for k, v in inner.env.items() if k.startswith(prefix)})
         return self._returned(inner, frame, node)
 
-    def _match(self, arguments: ast.arguments, args: list[Value], kwargs: dict[str, Value], inner: Frame, module: Module) -> bool:
+    def _match(
+        self, arguments: ast.arguments, args: list[Value], kwargs: dict[str, Value], inner: Frame, module: Module
+    ) -> bool:
         positional = [*arguments.posonlyargs, *arguments.args]
         names = [a.arg for a in positional]
         given: dict[str, Value] = dict(zip(names, args, strict=False))
@@ -421,7 +500,9 @@ class Interpreter(Evaluator):
                 continue
             given[name] = value
         defaults = dict(zip(names[::-1], arguments.defaults[::-1], strict=False))
-        defaults.update({a.arg: d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None})
+        defaults.update(
+            {a.arg: d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None}
+        )
         outside = Frame(self.graph, module, module.tree, caller=inner.caller)
         outside.stmt = inner.stmt
         for name in keyword_names:
@@ -451,10 +532,14 @@ class Interpreter(Evaluator):
             result = self._choose(own, value, result, node, frame)
         return result
 
-    def _choose(self, conditions: tuple[Condition, ...], value: Value, otherwise: Value, node: ast.AST | None, frame: Frame) -> Value:
+    def _choose(
+        self, conditions: tuple[Condition, ...], value: Value, otherwise: Value, node: ast.AST | None, frame: Frame
+    ) -> Value:
         test, positive = conditions[0]
         inner = value if len(conditions) == 1 else self._choose(conditions[1:], value, otherwise, node, frame)
-        return self.phi(test, inner, otherwise, node, frame) if positive else self.phi(test, otherwise, inner, node, frame)
+        return (
+            self.phi(test, inner, otherwise, node, frame) if positive else self.phi(test, otherwise, inner, node, frame)
+        )
 
 
 def interpret(module: Module, function: Function, cls: Class | None) -> tuple[Interpreter, Frame]:
@@ -481,14 +566,29 @@ def _generator(function: Function, module: Module) -> bool:
     cached = function.__dict__.get("_yields")
     if cached is None:
         text = module.source.lines(function)
-        cached = ("yield" in text or "await" in text) and any(isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in ast.walk(function))
+        cached = ("yield" in text or "await" in text) and any(
+            isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in ast.walk(function)
+        )
         function.__dict__["_yields"] = cached
     return cached
 
 
 def _harmless_decorator(node: ast.expr) -> bool:
     text = ast.unparse(node)
-    return text.rsplit(".", 1)[-1].split("(")[0] in ("staticmethod", "classmethod", "property", "cached_property", "no_grad", "export", "unused", "script_if_tracing", "jit_ignore", "ignore", "beartype", "typecheck")
+    return text.rsplit(".", 1)[-1].split("(")[0] in (
+        "staticmethod",
+        "classmethod",
+        "property",
+        "cached_property",
+        "no_grad",
+        "export",
+        "unused",
+        "script_if_tracing",
+        "jit_ignore",
+        "ignore",
+        "beartype",
+        "typecheck",
+    )
 
 
 def _raises(body: Sequence[ast.stmt]) -> bool:

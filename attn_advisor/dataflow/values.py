@@ -119,7 +119,25 @@ class _Unknown:
 UNKNOWN: Any = _Unknown()
 _HEAVIEST = 60  # values with larger expressions are only equal to themselves
 # Values that differ from every other one although they look alike: random, stateful or unknown.
-OPAQUE = frozenset({"param", "call", "dropout", "loop", "mutated", "undefined", "opaque", "rand", "randn", "empty", "setitem", "apply", "self", "instance", "method"})
+OPAQUE = frozenset(
+    {
+        "param",
+        "call",
+        "dropout",
+        "loop",
+        "mutated",
+        "undefined",
+        "opaque",
+        "rand",
+        "randn",
+        "empty",
+        "setitem",
+        "apply",
+        "self",
+        "instance",
+        "method",
+    }
+)
 
 
 def _hashable(value: Any) -> Any:
@@ -174,7 +192,9 @@ class Frame:
         self.env_at: dict[ast.stmt, dict[str, Value]] = {}  # names before the statement ran
         self.contexts_at: dict[ast.stmt, tuple[tuple[Any, ...], tuple[ast.AST, ...]]] = {}
         self.given: dict[str, Value] = {}  # arguments, by parameter name
-        self.calls: dict[int, ast.expr] = {}  # id of a value -> the call in this body that an inlined function gave it for
+        self.calls: dict[
+            int, ast.expr
+        ] = {}  # id of a value -> the call in this body that an inlined function gave it for
         self.terminated = False
         self.overridden = False  # a subclass runs another method in its place
         self.cls: Class | None = None
@@ -199,7 +219,9 @@ class Graph:
         self.effects: list[Effect] = []
         self.by_op: dict[str, list[Value]] = {}
         self.frames: list[Frame] = []
-        self.invocations: dict[int, tuple[Value, list[Value], dict[str, Value]]] = {}  # id of a value -> the method call that gave it
+        self.invocations: dict[
+            int, tuple[Value, list[Value], dict[str, Value]]
+        ] = {}  # id of a value -> the method call that gave it
         self.budget = 60_000
         self._clock = 0
 
@@ -232,7 +254,10 @@ def release(module: Module) -> None:
     """Let go of a file that is done with: its definitions point back at it, so that only the garbage collector could free its tree."""
     graphs = vars(module).pop("_graphs", [])
     for cls in vars(module).get("classes", {}).values():
-        frames = [vars(cls).pop("_init_frame", None), *(v.frame for v in vars(cls).pop("_definitions", {}).values() if v is not None)]
+        frames = [
+            vars(cls).pop("_init_frame", None),
+            *(v.frame for v in vars(cls).pop("_definitions", {}).values() if v is not None),
+        ]
         graphs += [f.graph for f in frames if f is not None and getattr(f, "module", None) is module]
         vars(cls).clear()
     for graph in graphs:

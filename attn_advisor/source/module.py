@@ -25,7 +25,9 @@ class Imported:
 
     @property
     def qualified(self) -> str:
-        return "." * self.level + (f"{self.module}.{self.name}" if self.module and self.name else self.module or self.name)
+        return "." * self.level + (
+            f"{self.module}.{self.name}" if self.module and self.name else self.module or self.name
+        )
 
 
 @dataclass(eq=False)
@@ -68,7 +70,17 @@ class Class:
     def closed(self) -> bool:
         """Whether every base is known: a class of the project, object, or torch.nn.Module."""
         return all(
-            isinstance(b, Class) or b in ("object", "torch.nn.Module", "torch.nn.modules.module.Module", "abc.ABC", "typing.Generic", "Generic", "Protocol")
+            isinstance(b, Class)
+            or b
+            in (
+                "object",
+                "torch.nn.Module",
+                "torch.nn.modules.module.Module",
+                "abc.ABC",
+                "typing.Generic",
+                "Generic",
+                "Protocol",
+            )
             for c in self.mro
             for b in c.bases
         )
@@ -152,7 +164,9 @@ def names_in(node: ast.AST) -> Names:
 class Module:
     """One file. `tree` raises SyntaxError where the file cannot be parsed."""
 
-    def __init__(self, source: SourceText, project: Project | None = None, target_torch: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, source: SourceText, project: Project | None = None, target_torch: tuple[int, int] | None = None
+    ) -> None:
         self.source = source
         self.path = Path(source.path)
         self.project = project or Project()
@@ -243,14 +257,24 @@ class Module:
                 for item in _class_body(node):
                     if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
                         cls.methods[item.name] = item
-                    elif isinstance(item, ast.Assign) and len(item.targets) == 1 and isinstance(item.targets[0], ast.Name):
+                    elif (
+                        isinstance(item, ast.Assign)
+                        and len(item.targets) == 1
+                        and isinstance(item.targets[0], ast.Name)
+                    ):
                         cls.constants[item.targets[0].id] = item.value
-                    elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value is not None:
+                    elif (
+                        isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value is not None
+                    ):
                         cls.constants[item.target.id] = item.value
                     elif isinstance(item, ast.ClassDef):
                         stack.append((item, cls.qualname + "."))
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                stack.extend((n, f"{prefix}{node.name}.<locals>.") for n in reversed(node.body) if isinstance(n, (ast.ClassDef, ast.If)))
+                stack.extend(
+                    (n, f"{prefix}{node.name}.<locals>.")
+                    for n in reversed(node.body)
+                    if isinstance(n, (ast.ClassDef, ast.If))
+                )
             elif prefix and isinstance(node, ast.If):
                 stack.extend((n, prefix) for n in reversed([*node.body, *node.orelse]))
         return found

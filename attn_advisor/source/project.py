@@ -127,7 +127,9 @@ class Project:
                 data = path.read_bytes()
             except OSError:
                 data = b""
-            self._plain[path] = frozenset() if pattern.search(data) else frozenset(map(bytes.decode, _CLASS.findall(data)))
+            self._plain[path] = (
+                frozenset() if pattern.search(data) else frozenset(map(bytes.decode, _CLASS.findall(data)))
+            )
         return self._plain[path]
 
     def hooked(self, path: Path, cls: str, text: str) -> frozenset[str]:
@@ -139,7 +141,9 @@ class Project:
         names = {m.decode() for m in _HOOK.findall(text.encode())} if ".register_forward" in text else set()
         if not hooking:
             return frozenset(names)
-        imported = re.compile(rb"from\s+[\w.]*\b" + path.stem.encode() + rb"\s+import\s+(?:\([^)]*|[^\n]*)\b" + cls.encode() + rb"\b")
+        imported = re.compile(
+            rb"from\s+[\w.]*\b" + path.stem.encode() + rb"\s+import\s+(?:\([^)]*|[^\n]*)\b" + cls.encode() + rb"\b"
+        )
         for data in hooking.values():
             if imported.search(data):
                 names |= {m.decode() for m in _HOOK.findall(data)}

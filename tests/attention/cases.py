@@ -94,7 +94,9 @@ def check(case: Case) -> None:
     path = str(Path(__file__).with_name(f"{case.name}.py"))
     found = [f for f in check_text(case.text, path) if f.code.startswith("ATN1")]
     if case.verdict == "none":
-        found = [f for f in found if "as its fallback" not in " ".join(f.blockers)]  # told as information, never rewritten
+        found = [
+            f for f in found if "as its fallback" not in " ".join(f.blockers)
+        ]  # told as information, never rewritten
         assert not found, f"reported: {[(f.code, f.verdict, f.blockers) for f in found]}"
         return
     safe, unsafe = (fix_text(case.text, path, unsafe=unsafe)[0] for unsafe in (False, True))

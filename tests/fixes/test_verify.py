@@ -95,7 +95,10 @@ def test_each_fix_is_proved_or_disproved(tmp_path: Path) -> None:
 
 def test_code_that_hangs_is_ended(tmp_path: Path) -> None:
     hanging = finding(FUNCTION, "while True:\n        out = 1")
-    assert verify(str(tmp_path / "file.py"), TEXT, [hanging], seconds=3)[0] == ("could not run", "it took longer than 3 s")
+    assert verify(str(tmp_path / "file.py"), TEXT, [hanging], seconds=3)[0] == (
+        "could not run",
+        "it took longer than 3 s",
+    )
 
 
 def test_what_cannot_be_imported_is_said(tmp_path: Path) -> None:

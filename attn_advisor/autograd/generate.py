@@ -204,9 +204,9 @@ def composed(
 
 def operations() -> dict[str, list[dict[str, Any]]]:
     """Public name -> its forms (overloads that differ in what is saved or aliased)."""
-    import torchgen  # type: ignore[import-untyped]
-    from torchgen.gen import parse_native_yaml  # type: ignore[import-untyped]
-    from torchgen.packaged.autograd.load_derivatives import load_derivatives  # type: ignore[import-untyped]
+    import torchgen
+    from torchgen.gen import parse_native_yaml
+    from torchgen.packaged.autograd.load_derivatives import load_derivatives
 
     packaged = Path(torchgen.__file__).parent / "packaged"
     native = str(packaged / "ATen/native/native_functions.yaml")

@@ -254,10 +254,14 @@ class Arguments:
         self.problem("unsafe" if named else "no fix", factor.line, f"{text} is not known to be one number")
 
     def _try(self, value: Value) -> str:
+        """The value as source for a message; nothing stays computed for that."""
+        used, names = list(self.writer.used), set(self.writer.names)
         try:
             text = self.writer.write(value).text
         except Inexpressible:
             return "a factor"
+        finally:
+            self.writer.used, self.writer.names = used, names
         return f"`{text}`" if len(text) <= 100 else "a factor"
 
     def _is_default(self, factor: Factor) -> bool:
@@ -426,13 +430,14 @@ class Arguments:
 
     def _check_added(self, item: Item, items: list[Item]) -> None:
         answer = masks.hides(item.value, self.shapes, ask_callers=self.undecided)
-        if item.subtract and answer == "no":
-            pass
         name = self._try(item.value)
         if masks.whole(item.value):
             self.problem("no fix", item.line, f"{name} holds whole numbers, which SDPA does not add")
         if answer == "possible" or item.subtract and answer == "rows kept":
             self.problem("unsafe", item.line, f"{name} may hide every key of a row; SDPA then differs")
+        finite = any(i.kind == "fill" and i.fill.strength == "finite" for i in items)
+        if answer != "no" and finite and masks.triangle(item.value, self.shapes) is not None:
+            self.problem("no fix", item.line, f"{name} and a finite fill may together hide every key of a row")
         elif answer == "rows kept" and len(items) > 1:
             self.problem("unsafe", item.line, f"{name} and another mask may together hide every key of a row")
         if not masks.is_bool(item.value):
@@ -575,8 +580,11 @@ class Arguments:
 
     def _rows(self, text: Text, item: Item) -> Text:
         """SDPA wants a mask of two axes at least, under the view of the scores that all masks share."""
-        if self.shapes.rank(item.value) == 1:
+        rank = self.shapes.rank(item.value)
+        if rank == 1:
             text = Text(f"{text.at(ATOM)}[None, :]")
+        elif rank is None and _given(item.value):
+            self.call.assumes.append(f"{self._try(item.value)} has two axes or more, and none that the scores have not")
         return self._rejoined(text, item)
 
     def _term(self, item: Item) -> Text:
@@ -919,6 +927,17 @@ def _not(test: Value) -> Value:
         if flip:
             return synthetic("compare", *test.args, how=flip)
     return synthetic("not", test)
+
+
+def _given(value: Value) -> bool:
+    """Whether a mask comes from outside, so that its axes are not known."""
+    while (
+        value.op != "param"
+        and value.args
+        and value.op in ("compare", "invert", "logical_not", "cast", "phi", "identity")
+    ):
+        value = value.args[1] if value.op == "phi" else value.args[0]
+    return value.op == "param"
 
 
 def _bool_attribute(value: Value) -> bool:

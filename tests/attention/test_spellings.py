@@ -17,11 +17,11 @@ CASES = [case for path in sorted(FOLDER.glob("*.py")) for case in load_cases(pat
 
 # What is due and not there yet. A case that begins to pass fails here until its line is taken out.
 BEHIND = {
-    "loop_over_chunks": "a loop over chunks of queries is judged guarded instead of refused",
+    "loop_over_chunks": "each chunk is rewritten inside the loop, which is exact, rather than refused with the way out",
     "written_by_index": "`scores[:, :, mask] = fill` is not followed",
-    "factor_of_each_key": "a factor of each key is multiplied onto the query: a wrong rewrite",
-    "scores_times_a_full_factor": "a factor of unknown shape is multiplied onto the query: a wrong rewrite",
-    "weights_scaled_by_key": "probabilities scaled by key are refused, not moved to the values",
+    "factor_of_each_key": "a factor of each key could multiply the key; it gets no fix",
+    "scores_times_a_full_factor": "a factor of unknown shape gets no fix, where a full one is to be refused",
+    "weights_scaled_by_key": "probabilities scaled by key, of unknown rank, are refused, not moved to the values",
 }
 
 

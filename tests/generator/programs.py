@@ -305,7 +305,7 @@ def _attention(core: Core, trap: str) -> str:
     elif trap == "mask in place" and core.masks:
         name = core.masks[0]
         with w.block(f"if {name} is not None:"):
-            w.emit(f"{name}.mul_(1)" if not core.additive else f"{name}.add_(0)")
+            w.emit(f"{name}.copy_({name}.clone())" if not core.additive else f"{name}.add_(0)")
     elif trap == "keys changed later":
         w.emit(f"{k} = {k} * 2", f"{w.output} = {w.output} + {k}.mean()")
     return axes

@@ -62,6 +62,9 @@ def show(entry: Entry, console: Console, options: Options) -> None:
     for label, text in notes(finding, options):
         lines += _note(label, text, gutter, width)
     lines += fix_diff(entry, gutter)
+    if not console.is_terminal and console.color_system is None:  # the same text, without the work of styling it
+        console.file.write("".join(f"{line.plain}\n" for line in lines) + "\n")
+        return
     for line in lines:
         console.print(line)
     console.print()

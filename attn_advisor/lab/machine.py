@@ -127,6 +127,7 @@ def run_doctor(output_format: str) -> int:
         click.echo(json.dumps(rows, indent=2))
     else:
         from rich.console import Console
+        from rich.markup import escape
         from rich.table import Table
 
         table = Table(box=None, padding=(0, 1))
@@ -134,7 +135,7 @@ def run_doctor(output_format: str) -> int:
             table.add_column(column)
         for row in rows:
             mark = "[green]ok[/]" if row["ok"] else "[yellow]missing[/]"
-            table.add_row(f"{mark} {row['part']}", row["state"], "" if row["ok"] else row["cost"])
+            table.add_row(f"{mark} {row['part']}", escape(row["state"]), "" if row["ok"] else escape(row["cost"]))
         Console().print(table)
     return 0 if next(r["ok"] for r in rows if r["part"] == "torch") else 2
 

@@ -191,6 +191,9 @@ def test_doctor_and_backends():
     assert doctor.exit_code == 0
     parts = {r["part"]: r for r in json.loads(doctor.stdout)}
     assert parts["torch"]["ok"] and "flash-attn" in parts["FlashAttention 2"]["cost"]
+    shown = CliRunner().invoke(cli, ["doctor"], env={"COLUMNS": "200"}).stdout
+    missing = [part["cost"] for part in parts.values() if not part["ok"]]
+    assert all(cost in " ".join(shown.split()) for cost in missing if len(cost) < 80)  # brackets included
     here = CliRunner().invoke(cli, ["backends", "--device", "cpu", "--dtype", "float32", "--output-format", "json"])
     assert json.loads(here.stdout)[0]["chosen"] == "flash"
 

@@ -112,24 +112,10 @@ def fold(site: Site, shapes: Shapes) -> Folded:
         out.problems.append(
             Problem("refuse", site.softmax.line, "adds to the sum that the softmax divides by", "off-by-one")
         )
-    own = next(
-        (
-            k.value
-            for k in (*site.before, *site.behind)
-            if k.kind == "identity" and k.value.attrs.get("spelled") == "apply"
-        ),
-        None,
-    )
+    own = _spelled(site, "apply")
     if own is not None:
         out.problems.append(Problem("no fix", own.line, "a torch.autograd.Function has a gradient of its own"))
-    cut = next(
-        (
-            k.value
-            for k in (*site.before, *site.behind)
-            if k.kind == "identity" and k.value.attrs.get("spelled") == "data"
-        ),
-        None,
-    )
+    cut = _spelled(site, "data")
     if cut is not None:
         out.problems.append(
             Problem("refuse", cut.line, "takes the weights out of the gradient (`.data`)", "detached-weights")
@@ -144,6 +130,12 @@ def fold(site: Site, shapes: Shapes) -> Folded:
         if way:
             out.problems.append(Problem("refuse", item.line, "makes its mask from the scores themselves", way))
     return out
+
+
+def _spelled(site: Site, name: str) -> Value | None:
+    """The value of the chain that hands its operand on under this spelling."""
+    links = (*site.before, *site.behind)
+    return next((k.value for k in links if k.kind == "identity" and k.value.attrs.get("spelled") == name), None)
 
 
 def _made_from(value: Value, chain: set[int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attn_advisor.attention.callers import values_passed
 from attn_advisor.attention.synthetic import compare, constant, synthetic
@@ -200,6 +200,10 @@ class Triangle:
             return Triangle(True, self.diagonal - 1, self.rows, self.columns, 1, 0, self.row_start)
         return None
 
+    def holding(self, inside: float, outside: float) -> Triangle:
+        """The same cells with other numbers in them."""
+        return replace(self, inside=inside, outside=outside)
+
     @property
     def nonempty(self) -> bool:
         """Whether each row has a nonzero cell (of a lower triangle of kept cells)."""
@@ -242,15 +246,7 @@ def triangle(value: Value, shapes: Shapes, depth: int = 0) -> Triangle | None:
         if inner is None or op != "cast":
             return inner
         if value.attrs["kind"] == "bool":
-            return Triangle(
-                inner.lower,
-                inner.diagonal,
-                inner.rows,
-                inner.columns,
-                float(bool(inner.inside)),
-                float(bool(inner.outside)),
-                inner.row_start,
-            )
+            return inner.holding(float(bool(inner.inside)), float(bool(inner.outside)))
         return (
             inner
             if {inner.inside, inner.outside} <= {0, 1}
@@ -268,44 +264,16 @@ def triangle(value: Value, shapes: Shapes, depth: int = 0) -> Triangle | None:
         inner = triangle(value.args[0], shapes, depth + 1)
         if inner is None or (op == "invert" and not is_bool(value.args[0])):
             return None
-        return Triangle(
-            inner.lower,
-            inner.diagonal,
-            inner.rows,
-            inner.columns,
-            float(not inner.inside),
-            float(not inner.outside),
-            inner.row_start,
-        )
+        return inner.holding(float(not inner.inside), float(not inner.outside))
     if op == "sub" and value.args[0].const == 1:
         inner = triangle(value.args[1], shapes, depth + 1)
-        return (
-            None
-            if inner is None
-            else Triangle(
-                inner.lower,
-                inner.diagonal,
-                inner.rows,
-                inner.columns,
-                1 - inner.inside,
-                1 - inner.outside,
-                inner.row_start,
-            )
-        )
+        return None if inner is None else inner.holding(1 - inner.inside, 1 - inner.outside)
     if op == "mul" and len(value.args) == 2:
         for factor, other in (value.args, value.args[::-1]):
             times = number_of(factor) if factor.op != "param" else None
             inner = triangle(other, shapes, depth + 1) if times is not None and times != -math.inf else None
             if inner is not None and times is not None:
-                return Triangle(
-                    inner.lower,
-                    inner.diagonal,
-                    inner.rows,
-                    inner.columns,
-                    times * inner.inside,
-                    times * inner.outside,
-                    inner.row_start,
-                )
+                return inner.holding(times * inner.inside, times * inner.outside)
         return None
     if op == "masked_fill":
         return _filled(value, shapes, depth)
@@ -317,15 +285,7 @@ def triangle(value: Value, shapes: Shapes, depth: int = 0) -> Triangle | None:
         )
         if inner is None or kept is None or dropped is None:
             return None
-        return Triangle(
-            inner.lower,
-            inner.diagonal,
-            inner.rows,
-            inner.columns,
-            kept if inner.inside else dropped,
-            kept if inner.outside else dropped,
-            inner.row_start,
-        )
+        return inner.holding(kept if inner.inside else dropped, kept if inner.outside else dropped)
     if op == "transpose" and value.attrs.get("dims") in ((-2, -1), (-1, -2), (0, 1), (1, 0)):
         inner = triangle(value.args[0], shapes, depth + 1)
         if (
@@ -418,15 +378,7 @@ def _compared(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
         }
         if how not in tests:
             return None
-        return Triangle(
-            inner.lower,
-            inner.diagonal,
-            inner.rows,
-            inner.columns,
-            float(tests[how](inner.inside)),
-            float(tests[how](inner.outside)),
-            inner.row_start,
-        )
+        return inner.holding(float(tests[how](inner.inside)), float(tests[how](inner.outside)))
     a, b = _positions(left, shapes), _positions(right, shapes)
     if a is None or b is None or a[0] == b[0]:
         return None
@@ -491,15 +443,7 @@ def _filled(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
         inner = triangle(value.args[1], shapes, depth + 1)
         if inner is None:
             return None
-        return Triangle(
-            inner.lower,
-            inner.diagonal,
-            inner.rows,
-            inner.columns,
-            number if inner.inside else ground,
-            number if inner.outside else ground,
-            inner.row_start,
-        )
+        return inner.holding(number if inner.inside else ground, number if inner.outside else ground)
     below = triangle(value.args[0], shapes, depth + 1)
     over = triangle(value.args[1], shapes, depth + 1)
     if (
@@ -508,15 +452,7 @@ def _filled(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
         or (below.lower, below.diagonal, below.row_start) != (over.lower, over.diagonal, over.row_start)
     ):
         return None
-    return Triangle(
-        below.lower,
-        below.diagonal,
-        below.rows,
-        below.columns,
-        number if over.inside else below.inside,
-        number if over.outside else below.outside,
-        below.row_start,
-    )
+    return below.holding(number if over.inside else below.inside, number if over.outside else below.outside)
 
 
 def _reshaped(value: Value, inner: Triangle, shapes: Shapes) -> Triangle | None:
@@ -621,15 +557,7 @@ def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True
     if found is not None:
         if min(found.inside, found.outside) > STRONG:
             return "no"
-        kept = Triangle(
-            found.lower,
-            found.diagonal,
-            found.rows,
-            found.columns,
-            float(found.inside > STRONG),
-            float(found.outside > STRONG),
-            found.row_start,
-        ).keep()
+        kept = found.holding(float(found.inside > STRONG), float(found.outside > STRONG)).keep()
         return "rows kept" if kept is not None and kept.nonempty else "possible"
     op = value.op
     if op in (

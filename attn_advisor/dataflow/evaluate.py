@@ -716,6 +716,13 @@ class Evaluator:
             return self.value("py_" + name, (*args, *kwargs.values()), node, frame)
         return None
 
+    def dropped(
+        self, function: Value, made: Value, source: Value, node: ast.AST | None, frame: Frame, maybe_identity: bool
+    ) -> Value:
+        """A dropout module applied; `made` is what its constructor set it to."""
+        attrs = {"module": True, "_module": function, "_ctor": made, "maybe_identity": maybe_identity}
+        return self.value("dropout", (source,), node, frame, names=("input",), **attrs)
+
     def module_call(
         self,
         function: Value,
@@ -741,17 +748,7 @@ class Evaluator:
                 }
                 return self.graph.add(Value("softmax", (args[0],), ("input",), attrs, node, frame))
             if own and kind in ("Dropout", "modules.dropout.Dropout") and args:
-                return self.value(
-                    "dropout",
-                    (args[0],),
-                    node,
-                    frame,
-                    names=("input",),
-                    module=True,
-                    _module=function,
-                    _ctor=made,
-                    maybe_identity=False,
-                )
+                return self.dropped(function, made, args[0], node, frame, maybe_identity=False)
             if own and kind == "Identity" and args:
                 return self.value(
                     "identity", (args[0],), node, frame, names=("input",), spelled="Identity", _module=function
@@ -771,17 +768,7 @@ class Evaluator:
             # a module chosen in __init__: `Dropout(p) if p > 0 else Identity()`
             kinds = {b.attrs["qualified"] for b in made.args[1:] if b.op == "construct"}
             if kinds == {"torch.nn.Dropout", "torch.nn.Identity"} and args:
-                return self.value(
-                    "dropout",
-                    (args[0],),
-                    node,
-                    frame,
-                    names=("input",),
-                    module=True,
-                    _module=function,
-                    _ctor=made,
-                    maybe_identity=True,
-                )
+                return self.dropped(function, made, args[0], node, frame, maybe_identity=True)
             return None
         if made.op in ("function", "partial", "bound", "import"):
             return self.known_call(made, args, kwargs, node, frame)

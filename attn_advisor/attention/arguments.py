@@ -21,10 +21,11 @@ from attn_advisor.attention.express import (
     Writer,
 )
 from attn_advisor.attention.fold import Factor, Folded, Item, Problem, none_test
+from attn_advisor.attention.hiding import hides
 from attn_advisor.attention.layout import Target
-from attn_advisor.attention.masks import Triangle
 from attn_advisor.attention.site import Site
 from attn_advisor.attention.synthetic import constant, synthetic
+from attn_advisor.attention.triangles import Triangle, triangle
 from attn_advisor.dataflow.attributes import definition
 from attn_advisor.dataflow.shapes import Dim, Shapes
 from attn_advisor.dataflow.values import Condition, Value
@@ -429,14 +430,14 @@ class Arguments:
         item.labels = (*item.labels[:-2], item.labels[-1], item.labels[-2])
 
     def _check_added(self, item: Item, items: list[Item]) -> None:
-        answer = masks.hides(item.value, self.shapes, ask_callers=self.undecided)
+        answer = hides(item.value, self.shapes, ask_callers=self.undecided)
         name = self._try(item.value)
         if masks.whole(item.value):
             self.problem("no fix", item.line, f"{name} holds whole numbers, which SDPA does not add")
         if answer == "possible" or item.subtract and answer == "rows kept":
             self.problem("unsafe", item.line, f"{name} may hide every key of a row; SDPA then differs")
         finite = any(i.kind == "fill" and i.fill.strength == "finite" for i in items)
-        if answer != "no" and finite and masks.triangle(item.value, self.shapes) is not None:
+        if answer != "no" and finite and triangle(item.value, self.shapes) is not None:
             self.problem("no fix", item.line, f"{name} and a finite fill may together hide every key of a row")
         elif answer == "rows kept" and len(items) > 1:
             self.problem("unsafe", item.line, f"{name} and another mask may together hide every key of a row")
@@ -494,10 +495,10 @@ class Arguments:
     def _triangle(self, item: Item) -> Triangle | None:
         """The cells an item keeps, if they are a lower triangle."""
         if item.kind == "fill" and item.keep is not None:
-            found = masks.triangle(item.keep, self.shapes)
+            found = triangle(item.keep, self.shapes)
             return found.keep() if found is not None else None
         if item.kind == "add" and not item.subtract and not item.factors:
-            found = masks.triangle(item.value, self.shapes)
+            found = triangle(item.value, self.shapes)
             if (
                 found is None
                 or {found.inside, found.outside} & {0.0} == set()

@@ -8,9 +8,10 @@ from attn_advisor.attention import arguments, masks
 from attn_advisor.attention.comments import comments_in
 from attn_advisor.attention.express import OR, Inexpressible, Writer
 from attn_advisor.attention.liveness import Liveness, Removal
-from attn_advisor.attention.masks import STRONG, Triangle
+from attn_advisor.attention.masks import STRONG
 from attn_advisor.attention.rewrite import Editor, root_statement, view_edits
 from attn_advisor.attention.synthetic import constant, synthetic
+from attn_advisor.attention.triangles import Triangle, triangle
 from attn_advisor.calls.sdpa import Call
 from attn_advisor.dataflow.attributes import definition
 from attn_advisor.dataflow.shapes import Dim, Shapes
@@ -73,7 +74,7 @@ def _flag(mask: Value, call: Call) -> Value | None:
 
 def is_causal(mask: Value, length: Dim, shapes: Shapes) -> bool:
     """Whether an attn_mask keeps key j for query i exactly where j <= i, over `length` queries and as many keys."""
-    found = masks.triangle(mask, shapes)
+    found = triangle(mask, shapes)
     if found is None:
         return False
     kept: Triangle | None

@@ -7,7 +7,9 @@ import re
 
 from attn_advisor.attention import masks
 from attn_advisor.attention.express import Inexpressible
+from attn_advisor.attention.hiding import hides
 from attn_advisor.attention.rewrite import line_length, view_edits
+from attn_advisor.attention.triangles import triangle
 from attn_advisor.calls.sdpa import ATOMS, Call
 from attn_advisor.dataflow.attributes import definition
 from attn_advisor.dataflow.shapes import Dim, Shape, Shapes
@@ -81,10 +83,10 @@ def _keeps_a_key(mask: Value, shapes: Shapes) -> bool:
     if mask.op == "phi":
         return all(_keeps_a_key(branch, shapes) for branch in mask.args[1:])
     if masks.is_bool(mask):
-        found = masks.triangle(mask, shapes)
+        found = triangle(mask, shapes)
         kept = found.keep() if found is not None else None
         return kept is not None and kept.nonempty and kept.row_start == "0"
-    return masks.hides(mask, shapes) != "possible"
+    return hides(mask, shapes) != "possible"
 
 
 # -- the fix -----------------------------------------------------------------------------------------------------------------------------------

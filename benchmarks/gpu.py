@@ -1,14 +1,15 @@
-"""Measures on one CUDA GPU what the README claims, with the product itself, and writes the tables beside this file.
+"""Measures on one CUDA GPU what the README claims, with the product itself, and writes the tables into `results` beside this file.
 
     python benchmarks/gpu.py [--out DIR] [--only tutorial,sweep,fixtures,agreement]
 
 tutorial: the tutorial's module at two shapes, forward and train. sweep: over S = 256..16384. fixtures: every fixture at the module
-level. agreement: the same calls by straight-line code (gpu_reference.py), and how far `profile` is from it.
+level. agreement: the same calls by straight-line code (straight_line.py), and how far `profile` is from it; this one runs on a CPU too.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import subprocess
 import sys
@@ -47,6 +48,15 @@ def profile(*arguments: str) -> tuple[list[dict[str, Any]], float]:
     return results, wall
 
 
+def driver() -> str:
+    """The version of the GPU's driver."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return "unknown"
+
+
 def measured(result: dict[str, Any], name: str) -> dict[str, Any] | None:
     rows = {c["name"]: c for c in result["candidates"]} | result.get("what_ifs", {})
     found = rows.get(name)
@@ -83,7 +93,7 @@ def _mib(row: dict[str, Any] | None) -> str:
 
 def agreement() -> tuple[list[dict[str, Any]], list[str]]:
     """`profile` against straight-line code: each pair of medians in ms, and whether they agree within 5 % or 10 microseconds."""
-    done = subprocess.run([sys.executable, str(HERE / "gpu_reference.py")], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, str(HERE / "straight_line.py")], cwd=ROOT, capture_output=True, text=True)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     lines = [
         "| shape | mode | call | straight-line ms | profile ms | difference | agrees |",
@@ -96,7 +106,7 @@ def agreement() -> tuple[list[dict[str, Any]], list[str]]:
         shape, dtype = f"B={b},H={h},S={s},D={d}", row["dtype"].removeprefix("torch.")
         mode = "train" if row["train"] else "forward"
         if shape not in runs:
-            options = ("--shape", shape, "--dtype", dtype, "--mode", "both", "--level", "attention", "--budget", "6")
+            options = ("--shape", shape, "--dtype", dtype, "--mode", "both", "--level", "attention", "--budget", "12")
             targets = (f"{TUTORIAL}::NaiveCausalAttention", f"{CAUSAL}::CausalSelfAttention")
             runs[shape] = [profile(target, *options)[0] for target in targets]
         masked, flagged = ([r for r in results if r["mode"] == mode] for results in runs[shape])
@@ -106,35 +116,30 @@ def agreement() -> tuple[list[dict[str, Any]], list[str]]:
             ("sdpa_mask", masked, "sdpa"),
             ("sdpa_causal", flagged, "sdpa"),
         ]
-        for name in ("flash", "efficient", "cudnn", "math"):
-            long = {
-                "flash": "FLASH_ATTENTION",
-                "efficient": "EFFICIENT_ATTENTION",
-                "cudnn": "CUDNN_ATTENTION",
-                "math": "MATH",
-            }[name]
-            pairs += [(f"{long}_mask", masked, f"sdpa_{name}"), (f"{long}_causal", flagged, f"sdpa_{name}")]
+        for long in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH"):
+            candidate = f"sdpa_{long.split('_')[0].lower()}"
+            pairs += [(f"{long}_mask", masked, candidate), (f"{long}_causal", flagged, candidate)]
         for key, results, candidate in pairs:
             ours = measured(results[0], candidate) if results else None
             if row.get(key) is None and ours is None:
                 continue
-            entry = {
-                "shape": shape,
-                "dtype": dtype,
-                "mode": mode,
-                "call": key,
-                "reference_ms": row.get(key),
-                "profile_ms": ours and ours["median_ms"],
-            }
-            entry["backend"] = ours and ours["backend"]
-            gap = abs(entry["profile_ms"] - entry["reference_ms"]) if ours and row.get(key) else None
-            entry["agrees"] = gap is not None and gap <= max(0.05 * row[key], 0.010)
-            found.append(entry)
-            percent = f"{100 * gap / row[key]:.1f} %" if gap is not None else ""
+            entry = compared(row.get(key), ours)
+            found.append({"shape": shape, "dtype": dtype, "mode": mode, "call": key, **entry})
+            percent = f"{100 * entry['difference']:.1f} %" if entry["difference"] is not None else ""
+            verdict = "yes" if entry["agrees"] else "NO"
             lines.append(
-                f"| {shape} {dtype} | {mode} | {key} | {_ms(row.get(key))} | {_ms(entry['profile_ms'])} | {percent} | {'yes' if entry['agrees'] else 'NO'} |"
+                f"| {shape} {dtype} | {mode} | {key} | {_ms(entry['reference_ms'])} | {_ms(entry['profile_ms'])} | {percent} | {verdict} |"
             )
     return found, lines
+
+
+def compared(reference: float | None, ours: dict[str, Any] | None) -> dict[str, Any]:
+    """Both medians in ms, their difference as a share of the reference, and whether it is below 5 % or 10 microseconds."""
+    entry = {"reference_ms": reference, "profile_ms": ours and ours["median_ms"], "backend": ours and ours["backend"]}
+    gap = abs(ours["median_ms"] - reference) if ours and reference else None
+    entry["difference"] = gap / reference if gap is not None and reference else None
+    entry["agrees"] = gap is not None and reference is not None and gap <= max(0.05 * reference, 0.010)
+    return entry
 
 
 def _ms(value: float | None) -> str:
@@ -149,8 +154,12 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     import torch
 
-    name = torch.cuda.get_device_name()
-    title = f"{name}, torch {torch.__version__}"
+    if torch.cuda.is_available():
+        name = torch.cuda.get_device_name()
+        title = f"{name}, torch {torch.__version__}, driver {driver()}, {datetime.date.today()}"
+    else:
+        name = "cpu"
+        title = f"CPU with {torch.get_num_threads()} threads, torch {torch.__version__}, {datetime.date.today()}"
     for section in options.only.split(","):
         lines = [
             f"# {section}: {title}",
@@ -159,10 +168,6 @@ def main() -> int:
             "",
         ]
         if section == "agreement":
-            lines[2] += (
-                " The straight-line script runs one call after the other on a chip that gets hotter, and waits for Python where kernels are short:"
-                " where a row does not agree, compare its two columns with the row of the same kernel chosen by default."
-            )
             data, table = agreement()
         elif section == "tutorial":
             runs = [

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from attn_advisor.lab import targets
@@ -79,3 +82,13 @@ def by_hand(path: Path, replacement: str, **changes: Any) -> Job:
         line=13,
     )
     return dataclasses.replace(job, **options(**changes))
+
+
+def straight_line() -> ModuleType:
+    """The benchmark script that uses nothing of attn_advisor."""
+    path = Path(__file__).parents[2] / "benchmarks" / "straight_line.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
-from pathlib import Path
 
 import pytest
 
 from attn_advisor.lab import session
 from attn_advisor.lab.job import CANDIDATES
-from tests.lab.jobs import FIXTURES, RIGHT, by_hand, found
+from tests.lab.jobs import FIXTURES, RIGHT, by_hand, found, straight_line
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -18,15 +16,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 SHAPE = (4, 16, 4096, 64)
 TEXT = "B=4,H=16,S=4096,D=64"
 BACKENDS = {"sdpa_flash": "flash", "sdpa_efficient": "efficient", "sdpa_cudnn": "cudnn", "sdpa_math": "math"}
-
-
-def straight_line():
-    """The benchmark script that uses nothing of attn_advisor."""
-    path = Path(__file__).parents[2] / "benchmarks" / "gpu_reference.py"
-    spec = importlib.util.spec_from_file_location("gpu_reference", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def rows(job) -> dict[str, dict]:
@@ -37,9 +26,7 @@ def rows(job) -> dict[str, dict]:
 
 @pytest.mark.parametrize("mode", ["forward", "train"])
 def test_times_agree_with_straight_line_code(tmp_path, mode):
-    flush = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
-    reference = straight_line().row(SHAPE, torch.bfloat16, flush, mode == "train")
-    del flush
+    reference = straight_line().row(SHAPE, torch.bfloat16, "cuda", mode == "train")
     torch.cuda.empty_cache()
     changes = {
         "shapes": [TEXT],

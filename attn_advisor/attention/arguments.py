@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from attn_advisor.attention import layout, masks
 from attn_advisor.attention.axes import Labels
-from attn_advisor.attention.conditions import all_follow
+from attn_advisor.attention.conditions import all_follow, none_test
 from attn_advisor.attention.express import (
     ATOM,
     BITAND,
@@ -20,7 +20,7 @@ from attn_advisor.attention.express import (
     Text,
     Writer,
 )
-from attn_advisor.attention.fold import Factor, Folded, Item, Problem, none_test
+from attn_advisor.attention.folded import Factor, Folded, Item, Problem
 from attn_advisor.attention.hiding import hides
 from attn_advisor.attention.layout import Target
 from attn_advisor.attention.site import Site

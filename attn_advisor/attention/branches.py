@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_advisor.attention.arguments import Call
-from attn_advisor.attention.fold import Problem
+from attn_advisor.attention.folded import Problem
 from attn_advisor.attention.liveness import Removal, only_refuses
 from attn_advisor.attention.site import Site
 from attn_advisor.dataflow.values import Frame

@@ -94,4 +94,17 @@ def all_follow(conditions: Iterable[Condition], others: Iterable[Condition]) -> 
     return all(follows(*c, known) for c in conditions)
 
 
-__all__ = ["Facts", "Literal", "all_follow", "follows", "literal", "plain"]
+def none_test(condition: Condition) -> Value | None:
+    """The value that the condition says is not None."""
+    test, way = condition
+    if (
+        test.op == "compare"
+        and test.args[1].op == "const"
+        and test.args[1].const is None
+        and test.attrs["how"] in ("is", "is_not", "eq", "ne")
+    ):
+        return test.args[0] if (test.attrs["how"] in ("is_not", "ne")) == way else None
+    return None
+
+
+__all__ = ["Facts", "Literal", "all_follow", "follows", "literal", "none_test", "plain"]

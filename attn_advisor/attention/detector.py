@@ -11,7 +11,8 @@ from typing import Literal
 from attn_advisor.attention.candidates import Candidates
 from attn_advisor.attention.discards import thrown_away
 from attn_advisor.attention.express import Inexpressible, Writer
-from attn_advisor.attention.fold import Folded, Problem, fold
+from attn_advisor.attention.fold import fold
+from attn_advisor.attention.folded import Folded, Problem
 from attn_advisor.attention.rewrite import SDPA, Rewrite, rewrite, root_statement
 from attn_advisor.attention.site import Site, find_sites
 from attn_advisor.dataflow.shapes import Shapes

@@ -11,7 +11,7 @@ from attn_advisor.attention.arguments import Arguments, _not
 from attn_advisor.attention.branches import Branches, Region, region_of
 from attn_advisor.attention.conditions import Facts, Literal, literal
 from attn_advisor.attention.express import COND, OR, Inexpressible, Text, Writer
-from attn_advisor.attention.fold import Dropout, Folded, Item, Problem
+from attn_advisor.attention.folded import Dropout, Folded, Item, Problem
 from attn_advisor.attention.liveness import CALLS, CHECKS, Liveness, Removal, only_refuses
 from attn_advisor.attention.site import Site
 from attn_advisor.dataflow.shapes import Shapes

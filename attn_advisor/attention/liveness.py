@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from attn_advisor.attention.fold import none_test
+from attn_advisor.attention.conditions import none_test
 from attn_advisor.dataflow.evaluate import storage
 from attn_advisor.dataflow.values import Effect, Frame, Graph, Value
 from attn_advisor.source.module import nodes_in

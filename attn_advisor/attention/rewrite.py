@@ -10,7 +10,8 @@ from itertools import pairwise
 
 from attn_advisor.attention.arguments import Arguments, Call
 from attn_advisor.attention.express import ATOM, Inexpressible, Writer
-from attn_advisor.attention.fold import Folded, Problem, scalar_kind
+from attn_advisor.attention.factors import scalar_kind
+from attn_advisor.attention.folded import Folded, Problem
 from attn_advisor.attention.guarded import Guard
 from attn_advisor.attention.liveness import Liveness, Removal
 from attn_advisor.attention.outputs import in_callers, works_in_place

@@ -1,0 +1,161 @@
+"""What a factor is: a number, a tensor, a learned parameter."""
+
+from __future__ import annotations
+
+import ast
+
+from attn_advisor.attention.callers import values_passed
+from attn_advisor.dataflow.attributes import definition
+from attn_advisor.dataflow.operations import SIGNATURES
+from attn_advisor.dataflow.values import Value
+
+_ARITHMETIC = frozenset(
+    {
+        "size",
+        "pow",
+        "mul",
+        "div",
+        "add",
+        "sub",
+        "neg",
+        "floordiv",
+        "sqrt",
+        "rsqrt",
+        "getitem",
+        "shape",
+        "number",
+        "attribute",
+        "where",
+    }
+)
+
+
+def scalar_kind(value: Value, depth: int = 0) -> str:
+    """What a factor is: "number" (Python number), "tensor" (0-dim, without gradient), "parameter" (learned), else "unknown"."""
+    if depth > 20:
+        return "unknown"
+    op = value.op
+    if op == "const":
+        return "number" if isinstance(value.const, (int, float)) and not isinstance(value.const, bool) else "unknown"
+    if op in ("size", "number", "ndim", "py_len", "py_min", "py_max", "py_float", "numel", "dim", "py_round"):
+        return "number"
+    if op == "import":
+        return "number" if value.attrs["qualified"].startswith("math.") else "unknown"
+    if op == "param":
+        if getattr(value.frame.function if value.frame else None, "name", "") == "__init__":
+            return "unknown" if _built_with_tensor(value) else "number"
+        given = values_passed(value)
+        passed = {scalar_kind(v, depth + 1) for v in given}
+        if passed and passed <= {"number"}:
+            return "number"
+        if passed & {"parameter", "tensor"} or any(v.op in SIGNATURES and v.op not in _ARITHMETIC for v in given):
+            return "unknown"
+        default = value.attrs.get("_default")
+        annotation = value.attrs.get("annotation", "").replace("Optional[", "").rstrip("]")
+        number = (
+            default is not None
+            and isinstance(getattr(default, "value", None), (int, float))
+            and not isinstance(default.value, bool)
+        )  # type: ignore[attr-defined]
+        return "number" if annotation.split("|")[0].strip() in ("float", "int") or number else "unknown"
+    if op in (
+        "pow",
+        "mul",
+        "div",
+        "add",
+        "sub",
+        "neg",
+        "floordiv",
+        "sqrt",
+        "rsqrt",
+        "log",
+        "or",
+        "and",
+        "phi",
+        "py_abs",
+        "mod",
+    ):
+        operands = value.args[1:] if op == "phi" else value.args
+        kinds = {scalar_kind(a, depth + 1) for a in operands if not (a.op == "const" and a.const is None)}
+        return _strongest(kinds)
+    if op in (
+        "exp",
+        "clamp",
+        "sigmoid",
+        "softplus",
+        "unsqueeze",
+        "reshape",
+        "getitem",
+        "abs",
+        "cast",
+        "identity",
+        "expand",
+        "tanh",
+        "rearrange",
+    ):
+        kind = scalar_kind(value.args[0], depth + 1) if value.args else "unknown"
+        return (
+            kind
+            if kind in ("parameter", "tensor")
+            and op in ("exp", "clamp", "sigmoid", "softplus", "abs", "cast", "identity", "tanh")
+            else "parameter"
+            if kind == "parameter"
+            else "unknown"
+        )
+    if op in ("tensor", "as_tensor"):
+        return "tensor" if value.args and scalar_kind(value.args[0], depth + 1) == "number" else "unknown"
+    if op == "buffer":
+        return scalar_kind(value.args[0], depth + 1)
+    if op == "construct":
+        return (
+            "parameter"
+            if value.attrs["qualified"] in ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
+            else "unknown"
+        )
+    if op == "attribute":
+        made = definition(value)
+        if made is None:
+            return _config_number(value)
+        return scalar_kind(made, depth + 1)
+    return "unknown"
+
+
+def _built_with_tensor(value: Value) -> bool:
+    """Whether a call of the class in this file gives its constructor a tensor for the parameter."""
+    frame = value.frame
+    assert frame is not None
+    name = frame.cls.node.name if frame.cls is not None else ""
+    if not name or frame.module.source.text.count(f"{name}(") < 2:
+        return False
+    names = [a.arg for a in (*frame.function.args.posonlyargs, *frame.function.args.args)][1:]  # type: ignore[attr-defined]
+    for call in ast.walk(frame.module.tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == name:
+            given = dict(zip(names, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg}
+            argument = given.get(value.attrs["name"])
+            made = frame.module.qualified(argument.func) if isinstance(argument, ast.Call) else None
+            if made is not None and made.startswith("torch."):
+                return True
+    return False
+
+
+def _config_number(value: Value) -> str:
+    """`config.head_dim` inside `__init__` is a hyperparameter."""
+    base = value
+    while base.op == "attribute":
+        base = base.args[0]
+    if base.op == "param" and getattr(base.frame.function if base.frame else None, "name", "") == "__init__":
+        return "number"
+    if (
+        value.args[0].op == "attribute"
+        and base.op == "self"
+        and any(word in value.args[0].attrs["name"].lower() for word in ("config", "cfg", "args", "hparams"))
+    ):
+        return "number"
+    return "unknown"
+
+
+def _strongest(kinds: set[str]) -> str:
+    for kind in ("unknown", "parameter", "tensor"):
+        if kind in kinds:
+            return kind
+    return "number" if kinds else "unknown"

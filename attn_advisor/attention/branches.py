@@ -8,7 +8,7 @@ import tokenize
 from dataclasses import dataclass
 from typing import Any
 
-from attn_advisor.attention.arguments import Call
+from attn_advisor.attention.draft import Call
 from attn_advisor.attention.folded import Problem
 from attn_advisor.attention.liveness import Removal, only_refuses
 from attn_advisor.attention.site import Site

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from attn_advisor.dataflow.attributes import definition
 from attn_advisor.dataflow.values import Condition, Value
 
 
@@ -107,4 +108,15 @@ def none_test(condition: Condition) -> Value | None:
     return None
 
 
-__all__ = ["Facts", "Literal", "all_follow", "follows", "literal", "none_test", "plain"]
+def bool_attribute(value: Value) -> bool:
+    """Whether a test is a flag: a bool by its annotation, its default or what __init__ sets it to."""
+    made = definition(value) if value.op == "attribute" else value
+    if made is None:
+        return False
+    if made.op == "param":
+        default = made.attrs.get("_default")
+        return made.attrs.get("annotation") == "bool" or isinstance(getattr(default, "value", None), bool)
+    return isinstance(made.const, bool)
+
+
+__all__ = ["Facts", "Literal", "all_follow", "bool_attribute", "follows", "literal", "none_test", "plain"]

@@ -1,4 +1,4 @@
-"""What a factor is: a number, a tensor, a learned parameter."""
+"""What a factor is: a number, a tensor, a learned parameter; of which sign; of how many axes."""
 
 from __future__ import annotations
 
@@ -159,3 +159,89 @@ def _strongest(kinds: set[str]) -> str:
         if kind in kinds:
             return kind
     return "number" if kinds else "unknown"
+
+
+def negative(value: Value) -> bool:
+    """Whether a factor is written as a negative number."""
+    if isinstance(value.const, (int, float)):
+        return value.const < 0
+    made = definition(value) if value.op == "attribute" else None
+    return value.op == "neg" or made is not None and negative(made)
+
+
+_SIGNED = ("scale", "scaling", "temp", "tau", "coef", "alpha", "beta", "gamma", "factor", "mult", "gain")
+
+
+def positive(value: Value, depth: int = 0) -> bool:
+    """Whether a factor is a number above zero: a size, a root, a width or index by its name, or computed from such."""
+    if isinstance(value.const, (int, float)):
+        return value.const > 0
+    if depth > 20:
+        return False
+    if value.op in ("size", "sqrt", "rsqrt", "numel", "py_len", "ndim", "dim", "exp", "softplus"):
+        return True
+    if value.op == "pow" and isinstance(value.args[1].const, float) and not value.args[1].const.is_integer():
+        return True
+    if value.op == "attribute":
+        made = definition(value)
+        if made is not None:
+            return positive(made, depth + 1)
+    if value.op == "param" and getattr(value.frame.function if value.frame else None, "name", "") != "__init__":
+        return value.attrs.get("annotation", "").startswith("int")
+    if value.op in ("attribute", "param"):
+        return not any(word in value.attrs["name"].lower() for word in _SIGNED)
+    operands = (
+        value.args[1:]
+        if value.op == "phi"
+        else value.args[:1]
+        if value.op in ("pow", "tensor", "as_tensor", "cast", "full", "buffer", "number", "py_float", "identity")
+        else value.args
+    )
+    known = [a for a in operands if not (a.op == "const" and a.const is None)]
+    computed = (
+        "mul",
+        "div",
+        "add",
+        "floordiv",
+        "pow",
+        "or",
+        "and",
+        "phi",
+        "py_min",
+        "py_max",
+        "py_abs",
+        "abs",
+        "number",
+        "py_float",
+        "tensor",
+        "as_tensor",
+        "cast",
+        "buffer",
+        "identity",
+    )
+    return value.op in computed and bool(known) and all(positive(a, depth + 1) for a in known)
+
+
+def has_axes(value: Value, depth: int = 0) -> bool:
+    """Whether a value is computed along axes, so that it is no single number."""
+    if value.op in (
+        "norm",
+        "vector_norm",
+        "std",
+        "var",
+        "sum",
+        "mean",
+        "amax",
+        "amin",
+        "unsqueeze",
+        "einsum",
+        "matmul",
+        "linear",
+        "slice",
+    ):
+        return True
+    return (
+        depth < 10
+        and value.op not in ("size", "shape", "attribute")
+        and any(has_axes(a, depth + 1) for a in value.args)
+    )

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from attn_advisor.attention.arguments import Arguments, _not
+from attn_advisor.attention.arguments import sdpa_call
 from attn_advisor.attention.branches import Branches, Region, region_of
 from attn_advisor.attention.conditions import Facts, Literal, literal
+from attn_advisor.attention.draft import negation
 from attn_advisor.attention.express import COND, OR, Inexpressible, Text, Writer
 from attn_advisor.attention.folded import Dropout, Folded, Item, Problem
 from attn_advisor.attention.liveness import CALLS, CHECKS, Liveness, Removal, only_refuses
@@ -130,7 +131,7 @@ class Guard:
         quiet = _where(self.folded, facts)
         held = self._held(quiet, writer)
         try:
-            call = Arguments(self.site, quiet, self.shapes, writer, names).build()
+            call = sdpa_call(self.site, quiet, self.shapes, writer, names)
         except Inexpressible as why:
             self._problem(self.site.output.line, str(why))
             return None
@@ -345,7 +346,7 @@ def _chosen(value: Value, facts: Facts) -> Value | None:
 
 
 def _either(guards: list[Literal], writer: Writer) -> str:
-    texts: list[Text] = [writer.write(g.test if g.way else _not(g.test)) for g in guards]
+    texts: list[Text] = [writer.write(g.test if g.way else negation(g.test)) for g in guards]
     if len(texts) == 1:
         return texts[0].at(COND)
     return " or ".join(t.at(OR) for t in texts)

@@ -93,7 +93,7 @@ def operand_text(operand: Operand, tail: Labels, target: Target, writer: Writer,
             if best is None and value is operand.value:
                 failure = why
         writer.used, writer.names = used, names
-        inner = _peel(value, labels)
+        inner = peel(value, labels)
         if inner is None:
             break
         value, labels = inner
@@ -103,7 +103,7 @@ def operand_text(operand: Operand, tail: Labels, target: Target, writer: Writer,
     return best[1]
 
 
-def _peel(value: Value, labels: Labels) -> tuple[Value, Labels] | None:
+def peel(value: Value, labels: Labels) -> tuple[Value, Labels] | None:
     """The value under a swap of axes, with its labels."""
     if value.inplace:
         return None

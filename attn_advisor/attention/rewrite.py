@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from attn_advisor.attention.arguments import Arguments, Call
+from attn_advisor.attention.arguments import sdpa_call
+from attn_advisor.attention.draft import Call
 from attn_advisor.attention.express import ATOM, Inexpressible, Writer
 from attn_advisor.attention.factors import scalar_kind
 from attn_advisor.attention.folded import Folded, Problem
@@ -57,8 +58,7 @@ def rewrite(site: Site, folded: Folded, shapes: Shapes, interpreter: Interpreter
     _note_escapes(site, liveness, folded, [site.query.value, site.key.value, site.val.value], out)
     undecided = not out.escapes and not any(p.kind in ("refuse", "no fix", "guard") for p in folded.problems)
     try:
-        arguments = Arguments(site, folded, shapes, writer, set(_names(frame.function)), undecided)
-        out.call = arguments.build()
+        out.call = sdpa_call(site, folded, shapes, writer, set(_names(frame.function)), undecided)
     except Inexpressible as why:
         folded.problems.append(Problem("no fix", site.output.line, str(why)))
         return out

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from attn_advisor.attention import arguments, masks
+from attn_advisor.attention import masks
 from attn_advisor.attention.comments import comments_in
+from attn_advisor.attention.conditions import bool_attribute
+from attn_advisor.attention.draft import Call as SDPACall
 from attn_advisor.attention.express import OR, Inexpressible, Writer
 from attn_advisor.attention.liveness import Liveness, Removal
 from attn_advisor.attention.masks import STRONG
@@ -135,7 +137,7 @@ def _certainly_bool(test: Value) -> bool:
     """Whether a test is True or False itself: SDPA takes nothing else, and while tracing even sizes compare to a tensor."""
     if test.op == "compare":
         return test.attrs["how"] in _TESTS
-    return test.op == "not" or arguments._bool_attribute(test)
+    return test.op == "not" or bool_attribute(test)
 
 
 def _edits(call: Call, flag: str, used: list[Value]) -> tuple[Edit, ...]:
@@ -191,7 +193,7 @@ def _removed(call: Call, used: list[Value]) -> list[Edit]:
     removal = Removal(graph, frame, liveness.live(), liveness.live(value, [*needed, *used]), stmt)
     edits: list[Edit] = []
     if removal.removed and not removal.dangling(mask) and not _acts(removal, graph):
-        editor = Editor(frame.module, removal, stmt, call.node, arguments.Call(), "", False)
+        editor = Editor(frame.module, removal, stmt, call.node, SDPACall(), "", False)
         edits, above = editor.removals()
         comments = [*above, *comments]
     start = call.source.span(stmt)[0]

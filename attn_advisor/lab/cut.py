@@ -6,10 +6,12 @@ The syntax nodes keep their line numbers, so profiles and tracebacks of the cut 
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from attn_advisor.lab.job import Job
 from attn_advisor.source.text import SourceText
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -39,6 +41,33 @@ class Cut:
     def rows(self) -> tuple[int, int]:
         """First and last row (from 1) of the statements."""
         return self.statements[0].lineno, self.statements[-1].end_lineno or self.statements[-1].lineno
+
+
+@dataclass
+class Cuts:
+    """A job's attention as written and, where its rewrite can be cut out too, as rewritten."""
+
+    tree: ast.Module
+    found: Cut
+    fixed_tree: ast.Module | None = None
+    fixed: Cut | None = None
+
+
+def cuts(job: Job) -> Cuts:
+    """Both cuts of a job. The one as written covers all that the fix changes in the function. Raises CannotCut."""
+    source, tree = SourceText(job.text, job.path), ast.parse(job.text)
+    edits = [(e[0], e[1], e[2]) for e in job.edits]
+    made = Cuts(tree, cut(source, tree, job.start, job.end))
+    if job.fixed_text is None:
+        return made
+    made.found = cut(source, tree, *widened(source, made.found, edits))
+    made.fixed_tree = ast.parse(job.fixed_text)
+    start, end = moved(made.found.start, edits, after=False), moved(made.found.end, edits, after=True)
+    with contextlib.suppress(CannotCut):
+        made.fixed = cut(SourceText(job.fixed_text, job.path), made.fixed_tree, start, end)
+        if made.fixed.output is not None and made.found.output is not None:
+            made.fixed.output = made.found.output
+    return made
 
 
 def cut(source: SourceText, tree: ast.Module, start: int, end: int) -> Cut:

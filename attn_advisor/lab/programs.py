@@ -22,7 +22,6 @@ from attn_advisor.lab import inputs, roles
 from attn_advisor.lab.job import Job, Sizes
 from attn_advisor.lab.loading import Loaded, load
 from attn_advisor.lab.roles import Spec
-from attn_advisor.source.text import SourceText
 
 TINY_ATTENTION = (Sizes(2, 3, 5, 5, 4), Sizes(2, 3, 5, 7, 4))
 TINY_MODULE = (Sizes(3, 4, 16, 16, 8), Sizes(3, 4, 49, 49, 8))
@@ -130,25 +129,10 @@ class Source:
         self.job = job
         self.path = Path(job.path)
         self.root = Path(job.root) if job.root else None
-        self.source = SourceText(job.text, job.path)
-        self.tree = ast.parse(job.text)
-        edits = [(e[0], e[1], e[2]) for e in job.edits]
-        self.found = cutting.cut(self.source, self.tree, job.start, job.end)
-        if job.fixed_text is not None:
-            self.found = cutting.cut(self.source, self.tree, *cutting.widened(self.source, self.found, edits))
+        cuts = cutting.cuts(job)
+        self.tree, self.found = cuts.tree, cuts.found
+        self.fixed_tree, self.fixed_cut = cuts.fixed_tree, cuts.fixed
         self.loaded = self.load(self.tree, "as_written")
-        self.fixed_cut: cutting.Cut | None = None
-        self.fixed_tree: ast.Module | None = None
-        self.fixed_source: SourceText | None = None
-        if job.fixed_text is not None:
-            self.fixed_tree = ast.parse(job.fixed_text)
-            self.fixed_source = SourceText(job.fixed_text, job.path)
-            start = cutting.moved(self.found.start, edits, after=False)
-            end = cutting.moved(self.found.end, edits, after=True)
-            with contextlib.suppress(cutting.CannotCut):
-                self.fixed_cut = cutting.cut(self.fixed_source, self.fixed_tree, start, end)
-                if self.fixed_cut.output is not None and self.found.output is not None:
-                    self.fixed_cut.output = self.found.output
 
     def load(self, tree: ast.Module, suffix: str, names: dict[str, Any] | None = None) -> Loaded:
         return load(tree, self.path, self.root, suffix, names)

@@ -11,10 +11,12 @@ from typing import Any
 from attn_advisor.attention.draft import Call
 from attn_advisor.attention.folded import Problem
 from attn_advisor.attention.liveness import Removal, only_refuses
+from attn_advisor.attention.place import root_statement
 from attn_advisor.attention.site import Site
 from attn_advisor.dataflow.values import Frame
 from attn_advisor.findings import Edit
-from attn_advisor.source.module import Module, nodes_in
+from attn_advisor.source.line_length import line_length
+from attn_advisor.source.module import Module, blocks, nodes_in
 
 _LOOPS = (
     ast.For,
@@ -54,8 +56,6 @@ class Region:
 
 
 def region_of(site: Site, frame: Frame) -> Region | Problem:
-    from attn_advisor.attention.rewrite import root_statement
-
     first, last = root_statement(site.product, frame), site.output.stmt
     block = next((b for b in blocks(frame.function) if any(s is first for s in b) and any(s is last for s in b)), None)
     line = site.output.line
@@ -87,17 +87,6 @@ def lines_of(region: Region, module: Module) -> tuple[int, int]:
     last = region.last.end_lineno or region.last.lineno
     end = starts[last] if last < len(starts) else len(text)
     return begin, begin + len(text[begin:end].rstrip("\r\n"))
-
-
-def blocks(function: ast.AST) -> list[list[ast.stmt]]:
-    """Every statement list of a function."""
-    found = []
-    for node in (function, *nodes_in(function)):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
-                found.append(block)
-    return found
 
 
 def _strings_over_lines(text: str) -> bool:
@@ -352,8 +341,6 @@ class Branches:
         )
 
     def _header(self, indent: str, unit: str) -> str:
-        from attn_advisor.attention.rewrite import line_length
-
         line = f"{indent}if {self.condition}:"
         if len(line) <= line_length(self.module) or " or " not in self.condition:
             return line

@@ -10,10 +10,12 @@ from typing import Literal
 
 from attn_advisor.attention.candidates import Candidates
 from attn_advisor.attention.discards import thrown_away
+from attn_advisor.attention.editor import SDPA
 from attn_advisor.attention.express import Inexpressible, Writer
 from attn_advisor.attention.fold import fold
 from attn_advisor.attention.folded import Folded, Problem
-from attn_advisor.attention.rewrite import SDPA, Rewrite, rewrite, root_statement
+from attn_advisor.attention.place import root_statement
+from attn_advisor.attention.rewrite import Rewrite, rewrite
 from attn_advisor.attention.site import Site, find_sites
 from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.statements import Interpreter, interpret

@@ -8,10 +8,12 @@ from attn_advisor.attention import masks
 from attn_advisor.attention.comments import comments_in
 from attn_advisor.attention.conditions import bool_attribute
 from attn_advisor.attention.draft import Call as SDPACall
+from attn_advisor.attention.editor import Editor
 from attn_advisor.attention.express import OR, Inexpressible, Writer
 from attn_advisor.attention.liveness import Liveness, Removal
 from attn_advisor.attention.masks import STRONG
-from attn_advisor.attention.rewrite import Editor, root_statement, view_edits
+from attn_advisor.attention.outputs import view_edits
+from attn_advisor.attention.place import root_statement
 from attn_advisor.attention.synthetic import constant, synthetic
 from attn_advisor.attention.triangles import Triangle, triangle
 from attn_advisor.calls.sdpa import Call

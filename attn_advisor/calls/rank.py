@@ -8,13 +8,14 @@ import re
 from attn_advisor.attention import masks
 from attn_advisor.attention.express import Inexpressible
 from attn_advisor.attention.hiding import hides
-from attn_advisor.attention.rewrite import line_length, view_edits
+from attn_advisor.attention.outputs import view_edits
 from attn_advisor.attention.triangles import triangle
 from attn_advisor.calls.sdpa import ATOMS, Call
 from attn_advisor.dataflow.attributes import definition
 from attn_advisor.dataflow.shapes import Dim, Shape, Shapes
 from attn_advisor.dataflow.values import Graph, Value
 from attn_advisor.findings import Detection, Edit, Fix
+from attn_advisor.source.line_length import line_length
 
 _OPERANDS = ("query", "key", "value")
 _NESTED = re.compile(r"nested_tensor|NestedTensor|torch\.nested|is_nested|jagged")

@@ -133,6 +133,17 @@ def nodes_in(node: ast.AST) -> list[ast.AST]:
     return found
 
 
+def blocks(function: ast.AST) -> list[list[ast.stmt]]:
+    """Every statement list of a function, outermost first."""
+    found = []
+    for node in (function, *nodes_in(function)):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                found.append(block)
+    return found
+
+
 def names_in(node: ast.AST) -> Names:
     """The names a definition mentions; kept with the node."""
     found = node.__dict__.get("_names")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from attn_advisor.attention.synthetic import constant
 from attn_advisor.dataflow.attributes import class_of
-from attn_advisor.dataflow.evaluate import store_key
 from attn_advisor.dataflow.operations import SIGNATURES
+from attn_advisor.dataflow.storage import store_key
 from attn_advisor.dataflow.values import Condition, Frame, Value
 
 # Python's precedence, loosest first.

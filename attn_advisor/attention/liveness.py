@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from attn_advisor.attention.conditions import none_test
-from attn_advisor.dataflow.evaluate import storage
+from attn_advisor.dataflow.storage import storage
 from attn_advisor.dataflow.values import Effect, Frame, Graph, Value
 from attn_advisor.source.module import nodes_in
 

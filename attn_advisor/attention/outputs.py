@@ -10,9 +10,9 @@ from attn_advisor.attention.factors import scalar_kind
 from attn_advisor.attention.folded import Folded, Problem
 from attn_advisor.attention.site import Site
 from attn_advisor.dataflow.attributes import definition
-from attn_advisor.dataflow.evaluate import storage
 from attn_advisor.dataflow.operations import VIEWS
 from attn_advisor.dataflow.statements import interpret
+from attn_advisor.dataflow.storage import storage
 from attn_advisor.dataflow.values import Frame, Value
 from attn_advisor.findings import Edit
 from attn_advisor.source.module import Module, names_in

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from attn_advisor.dataflow.evaluate import storage
 from attn_advisor.dataflow.operations import SIGNATURES, VIEWS
 from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.statements import Interpreter, interpret
+from attn_advisor.dataflow.storage import storage
 from attn_advisor.dataflow.values import Frame, Graph, Value
 from attn_advisor.findings import Edit
 from attn_advisor.source.module import Class, Function, Module

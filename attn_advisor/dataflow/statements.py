@@ -1,4 +1,4 @@
-"""Execution of statements: assignments, branches, loops and returns, and the inlining of calls."""
+"""Execution of statements: assignments, branches, loops and returns."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from attn_advisor.dataflow import build
 from attn_advisor.dataflow.attributes import class_of
-from attn_advisor.dataflow.evaluate import _BINARY, MAX_DEPTH, Evaluator, store_key
-from attn_advisor.dataflow.values import Condition, Effect, Frame, Graph, Value
+from attn_advisor.dataflow.evaluate import BINARY
+from attn_advisor.dataflow.inlining import Inliner
+from attn_advisor.dataflow.storage import store_key
+from attn_advisor.dataflow.values import Frame, Graph, Value
 from attn_advisor.source.module import Class, Function, Module, import_bindings, nodes_in
 
-_LARGEST_INLINED = 400  # lines
 
-
-class Interpreter(Evaluator):
+class Interpreter(Inliner):
     """Runs one root function over symbols. Every branch is taken; loops run once."""
 
     def run(self, module: Module, function: Function, cls: Class | None) -> Frame:
@@ -155,7 +155,7 @@ class Interpreter(Evaluator):
         if isinstance(target, ast.Name):
             frame.name_values[target] = old
         operand = self.eval(stmt.value, frame)
-        new = self.binary(_BINARY.get(type(stmt.op)), old, operand, stmt, frame)
+        new = self.binary(BINARY.get(type(stmt.op)), old, operand, stmt, frame)
         if isinstance(target, ast.Subscript):
             self._set_item(target, new, frame)
             return
@@ -421,126 +421,6 @@ class Interpreter(Evaluator):
             self.exec_block(stmt.finalbody, frame)
             frame.terminated = frame.terminated or ended
 
-    # -- calls ----------------------------------------------------------------------------------------------------------------------------
-    def inline(
-        self,
-        function: ast.AST,
-        module: Module,
-        args: list[Value],
-        kwargs: dict[str, Value],
-        node: ast.AST | None,
-        frame: Frame,
-        closure: Frame | None = None,
-        owner_instance: tuple[Value, Class] | None = None,
-    ) -> Value | None:
-        """Run a project function on known arguments; None if it is too deep, recursive, too large or its arguments cannot be matched."""
-        if frame.depth >= MAX_DEPTH or any(f.function is function for f in frame.ancestors()) or self.graph.budget < 0:
-            return None
-        if any(a.op == "starred" for a in args) or "**" in kwargs:
-            return None
-        assert isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        if not isinstance(function, ast.Lambda):
-            if _generator(function, module) or (function.end_lineno or 0) - function.lineno > _LARGEST_INLINED:
-                return None
-            if any(not _harmless_decorator(d) for d in function.decorator_list):
-                return None
-        inner = Frame(self.graph, module, function, parent=closure, caller=frame, call=node)
-        inner.stmt = frame.stmt
-        if owner_instance is not None:
-            inner.self_value, inner.cls = owner_instance
-            inner.overridden = (
-                owner_instance[0].op == "self"
-                and not isinstance(function, ast.Lambda)
-                and owner_instance[1].overridden(function.name)
-            )
-            if not isinstance(function, ast.Lambda):
-                inner.cls = next(
-                    (c for c in owner_instance[1].mro if function in c.methods.values()), owner_instance[1]
-                )
-                inner.cls = owner_instance[1] if inner.cls is None else inner.cls
-            prefix = store_key(owner_instance[0], "")
-            scope: Frame | None = frame
-            while scope is not None:
-                inner.env.update({k: v for k, v in scope.env.items() if "." in k and k not in inner.env})
-                scope = scope.parent
-        elif closure is not None:
-            inner.self_value, inner.cls = closure.self_value, closure.cls
-        if not self._match(function.args, args, kwargs, inner, module):
-            return None
-        if isinstance(function, ast.Lambda):
-            return self.eval(function.body, inner)
-        effects = len(self.graph.effects)
-        self.exec_block(function.body, inner)
-        for effect in self.graph.effects[effects:]:
-            if effect.kind == "return" and effect.frame is inner:
-                effect.kind = "inlined_return"
-        if owner_instance is not None:
-            frame.env.update({k: v for k, v in inner.env.items() if k.startswith(prefix)})
-        return self._returned(inner, frame, node)
-
-    def _match(
-        self, arguments: ast.arguments, args: list[Value], kwargs: dict[str, Value], inner: Frame, module: Module
-    ) -> bool:
-        positional = [*arguments.posonlyargs, *arguments.args]
-        names = [a.arg for a in positional]
-        given: dict[str, Value] = dict(zip(names, args, strict=False))
-        if len(args) > len(names):
-            if arguments.vararg is None:
-                return False
-            given[arguments.vararg.arg] = self.value("tuple", args[len(names) :], inner.call, inner)
-        elif arguments.vararg is not None:
-            given[arguments.vararg.arg] = self.value("tuple", (), inner.call, inner)
-        keyword_names = {*names, *(a.arg for a in arguments.kwonlyargs)}
-        for name, value in kwargs.items():
-            if name in given and name in keyword_names:
-                return False
-            if name not in keyword_names:
-                if arguments.kwarg is None:
-                    return False
-                continue
-            given[name] = value
-        defaults = dict(zip(names[::-1], arguments.defaults[::-1], strict=False))
-        defaults.update(
-            {a.arg: d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None}
-        )
-        outside = Frame(self.graph, module, module.tree, caller=inner.caller)
-        outside.stmt = inner.stmt
-        for name in keyword_names:
-            if name not in given:
-                if name not in defaults:
-                    return False
-                given[name] = self.eval(defaults[name], outside)
-        if arguments.kwarg is not None:
-            given[arguments.kwarg.arg] = self.value("opaque", tuple(kwargs.values()), inner.call, inner)
-        inner.env.update(given)
-        inner.given = given
-        return True
-
-    def _returned(self, inner: Frame, frame: Frame, node: ast.AST | None) -> Value:
-        outer = len(frame.conditions)
-        returns = list(inner.returns)
-        if not inner.terminated:
-            returns.append((build.constant(None, node, frame), inner.conditions))
-        if not returns:
-            return self.value("opaque", (), node, frame)
-        result, _ = returns[-1]
-        for value, conditions in reversed(returns[:-1]):
-            own = conditions[outer:]
-            if not own:
-                result = value
-                continue
-            result = self._choose(own, value, result, node, frame)
-        return result
-
-    def _choose(
-        self, conditions: tuple[Condition, ...], value: Value, otherwise: Value, node: ast.AST | None, frame: Frame
-    ) -> Value:
-        test, positive = conditions[0]
-        inner = value if len(conditions) == 1 else self._choose(conditions[1:], value, otherwise, node, frame)
-        return (
-            self.phi(test, inner, otherwise, node, frame) if positive else self.phi(test, otherwise, inner, node, frame)
-        )
-
 
 def interpret(module: Module, function: Function, cls: Class | None) -> tuple[Interpreter, Frame]:
     """The value graph of one function."""
@@ -562,38 +442,6 @@ def _is_static(function: Function) -> bool:
     return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list)
 
 
-def _generator(function: Function, module: Module) -> bool:
-    cached = function.__dict__.get("_yields")
-    if cached is None:
-        text = module.source.lines(function)
-        cached = ("yield" in text or "await" in text) and any(
-            isinstance(n, (ast.Yield, ast.YieldFrom, ast.Await)) for n in ast.walk(function)
-        )
-        function.__dict__["_yields"] = cached
-    return cached
-
-
-def _harmless_decorator(node: ast.expr) -> bool:
-    text = ast.unparse(node)
-    return text.rsplit(".", 1)[-1].split("(")[0] in (
-        "staticmethod",
-        "classmethod",
-        "property",
-        "cached_property",
-        "no_grad",
-        "export",
-        "unused",
-        "script_if_tracing",
-        "jit_ignore",
-        "ignore",
-        "beartype",
-        "typecheck",
-    )
-
-
 def _raises(body: Sequence[ast.stmt]) -> bool:
     """Whether a block ends by raising (an input that is refused, not another path)."""
     return bool(body) and isinstance(body[-1], ast.Raise)
-
-
-__all__ = ["Effect", "Interpreter", "interpret"]

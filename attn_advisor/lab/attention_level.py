@@ -42,6 +42,21 @@ def attention_program(source: Source) -> Program:
 
 def _program(source: Source, found: cutting.Cut, fixed_cut: cutting.Cut | None, *, captures: bool) -> Program:
     """The program of a cut and its rewrite; with `captures` its inputs may be captured from a run of the module."""
+    versions, unavailable = cut_versions(source, found, fixed_cut)
+    names = cutting.names_read(found, fixed_cut)
+    try:
+        specs, owner, notes, tiny = _solve_attention(source, names, versions)
+    except CannotRun as error:
+        if not captures:
+            raise
+        return captured.program(source, names, versions, unavailable, str(error))
+    return Program("attention", specs, versions, owner, unavailable, source.notes + notes, tiny, found.rows)
+
+
+def cut_versions(
+    source: Source, found: cutting.Cut, fixed_cut: cutting.Cut | None
+) -> tuple[dict[str, Version], dict[str, str]]:
+    """The cut as functions of its owner and its free names: as written, in place, rewritten and marked; and why one does not exist."""
     functions = {"as_written": _compile(cutting.build(found), source.loaded.namespace, source.path)}
     unavailable: dict[str, str] = {}
     changed = transform.in_place(found.statements)
@@ -70,15 +85,7 @@ def _program(source: Source, found: cutting.Cut, fixed_cut: cutting.Cut | None, 
 
         return call
 
-    names = list(dict.fromkeys([*found.free, *(fixed_cut.free if fixed_cut else [])]))  # a guard may read more
-    versions = {name: version_of(name) for name in functions}
-    try:
-        specs, owner, notes, tiny = _solve_attention(source, names, versions)
-    except CannotRun as error:
-        if not captures:
-            raise
-        return captured.program(source, names, versions, unavailable, str(error))
-    return Program("attention", specs, versions, owner, unavailable, source.notes + notes, tiny, found.rows)
+    return {name: version_of(name) for name in functions}, unavailable
 
 
 def _compile(function: ast.FunctionDef, namespace: dict[str, Any], path: Path) -> Callable[..., Any]:

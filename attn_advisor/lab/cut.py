@@ -94,6 +94,33 @@ def cut(source: SourceText, tree: ast.Module, start: int, end: int) -> Cut:
     return Cut(function, owner.name if owner else None, statements, free, self_name, output, first, last)
 
 
+def names_read(found: Cut, fixed: Cut | None) -> list[str]:
+    """Free names of the cut and of its rewrite, which may read more (a guard)."""
+    return list(dict.fromkeys([*found.free, *(fixed.free if fixed else [])]))
+
+
+def attributes_read(tree: ast.Module, *found: Cut) -> set[str]:
+    """Attributes of self that the cuts read, also in methods of the same class that they call."""
+    name = found[0].class_name
+    owner = next((n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == name), None)
+    methods = {
+        n.name: n for n in (owner.body if owner else []) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    read: set[str] = set()
+    waiting: list[tuple[ast.AST, str]] = [(s, cut.self_name) for cut in found if cut.self_name for s in cut.statements]
+    while waiting:
+        code, self_name = waiting.pop()
+        for node in ast.walk(code):
+            if not (
+                isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == self_name
+            ):
+                continue
+            if node.attr not in read and (method := methods.get(node.attr)) and method.args.args:
+                waiting.append((method, method.args.args[0].arg))
+            read.add(node.attr)
+    return read
+
+
 def moved(offset: int, edits: Edits, *, after: bool) -> int:
     """Where an offset of the old text stands in the new one. An offset inside an edit goes to its start, or with `after` to its end."""
     shift = 0

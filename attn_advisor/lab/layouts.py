@@ -6,7 +6,11 @@ A layout has one letter an axis (`Sizes.of`): b, h, l (queries), s (keys), d, n 
 from __future__ import annotations
 
 import ast
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from attn_advisor.lab.job import Sizes
 
 LETTERS = set("bhlsdn1")
 ROLES = ("query", "key", "value")
@@ -30,6 +34,36 @@ Layout = tuple[str, ...]
 def layouts(facts: dict[str, Any]) -> list[Layout]:
     """Layouts to try: the one the detection found first, where it found it."""
     return list(dict.fromkeys([*_found(facts), *USUAL]))
+
+
+def fit(facts: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, str], Sizes]:
+    """The layout that fits tensors of these shapes: the axes of each operand by its name, and the sizes. Without one, no axes and a guess."""
+    names = [_name_in(str(facts.get(role) or ""), shapes) for role in ROLES]
+    for layout in layouts(facts):
+        lengths: dict[str, int] = {}
+        fits = any(names)
+        for name, axes in zip(names, layout):
+            if name:
+                shape = shapes[name]
+                fits &= len(shape) == len(axes)
+                fits &= all(letter == "1" or lengths.setdefault(letter, n) == n for letter, n in zip(axes, shape))
+        if fits:
+            length, batch = lengths.get("l", 1), lengths.get("b", lengths.get("n", 1))
+            sizes = Sizes(batch, lengths.get("h", 1), length, lengths.get("s", length), lengths.get("d", 1))
+            return {name: axes for name, axes in zip(names, layout) if name}, sizes
+    shape = next(iter(shapes.values()), ())
+    length, width = (*(1, 1), *shape)[-2:]
+    return {}, Sizes(math.prod(shape[:-2]), 1, length, length, width)
+
+
+def _name_in(expression: str, names: Mapping[str, Any]) -> str:
+    """The only one of the names that an expression reads; empty if there are none or several."""
+    try:
+        tree = ast.parse(expression, mode="eval")
+    except SyntaxError:
+        return ""
+    found = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in names}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _labels(facts: dict[str, Any], role: str) -> list[str]:

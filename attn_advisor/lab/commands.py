@@ -19,6 +19,55 @@ FORMAT = click.option("--output-format", type=click.Choice(["full", "json"]), de
 NO_TORCH = "torch is not installed here; measuring needs it: pip install 'attn-advisor[profile]'"
 
 
+MEASURING = (
+    click.option("--candidates", metavar="LIST", help=f"Comma-separated, of: {', '.join(ALL_CANDIDATES)}."),
+    click.option(
+        "--compile",
+        "compiled",
+        is_flag=True,
+        help="Also torch.compile and flex_attention, which take minutes to compile.",
+    ),
+    click.option(
+        "--budget",
+        type=click.FloatRange(min=0.1),
+        default=6.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time for the timed runs of a target; checking and profiling come on top.",
+    ),
+    click.option(
+        "--min-speedup",
+        type=click.FloatRange(min=1.0),
+        default=1.1,
+        show_default=True,
+        metavar="X",
+        help="Least gain that is prescribed or, with --fix, applied.",
+    ),
+    click.option("--fix", is_flag=True, help="Apply the safe rewrites that agreed and gained at least --min-speedup."),
+    click.option(
+        "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the JSON to a file too."
+    ),
+    click.option(
+        "--gpu-hour-price",
+        type=click.FloatRange(min=0.0),
+        metavar="P",
+        help="What an hour of the device costs: also says what the time saved is worth, per million calls.",
+    ),
+    click.option(
+        "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the report as HTML."
+    ),
+    FORMAT,
+)
+"""Options of every command that measures."""
+
+
+def measuring_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of every command that measures."""
+    for option in reversed(MEASURING):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[TARGETS]...")
 @click.option(
@@ -46,46 +95,13 @@ NO_TORCH = "torch is not installed here; measuring needs it: pip install 'attn-a
     show_default=True,
     help="auto: the module where it can be built.",
 )
-@click.option("--candidates", metavar="LIST", help=f"Comma-separated, of: {', '.join(ALL_CANDIDATES)}.")
-@click.option(
-    "--compile", "compiled", is_flag=True, help="Also torch.compile and flex_attention, which take minutes to compile."
-)
-@click.option(
-    "--budget",
-    type=click.FloatRange(min=0.1),
-    default=6.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time for the timed runs of a target; checking and profiling come on top.",
-)
-@click.option(
-    "--min-speedup",
-    type=click.FloatRange(min=1.0),
-    default=1.1,
-    show_default=True,
-    metavar="X",
-    help="Least gain that is prescribed or, with --fix, applied.",
-)
-@click.option("--fix", is_flag=True, help="Apply the safe rewrites that agreed and gained at least --min-speedup.")
-@click.option(
-    "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the JSON to a file too."
-)
 @click.option(
     "--evidence",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Show what an earlier run saved; nothing is run.",
 )
-@click.option(
-    "--gpu-hour-price",
-    type=click.FloatRange(min=0.0),
-    metavar="P",
-    help="What an hour of the device costs: also says what the time saved is worth, per million calls.",
-)
-@click.option(
-    "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the report as HTML."
-)
-@FORMAT
+@measuring_options
 def profile(**options: Any) -> None:
     """Run detected attention against its rewrites: times, memory, errors, and what to do.
 
@@ -101,24 +117,20 @@ def run_profile(options: dict[str, Any]) -> int:
 
     if options["evidence"]:
         return show_evidence(options)
-    candidates = chosen_candidates(options["candidates"], options["compiled"])
+    measuring = settled(options)
     for shape in options["shapes"]:
         try:
             parse_sizes(shape, CPU_SIZES)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--shape") from error
-    if importlib.util.find_spec("torch") is None:
-        click.echo(f"error: {NO_TORCH}", err=True)
+    if torch_is_missing():
         return 2
-    wanted = {
+    wanted = measuring | {
         "shapes": list(options["shapes"]),
         "dtypes": list(options["dtypes"]),
         "modes": ["forward", "train"] if options["mode"] == "both" else [options["mode"]],
         "device": options["device"],
         "level": options["level"],
-        "candidates": candidates,
-        "budget": options["budget"],
-        "min_speedup": options["min_speedup"],
     }
     try:
         found, problems = targets.find(options["targets"] or (".",), Resolver(), wanted)
@@ -127,6 +139,25 @@ def run_profile(options: dict[str, Any]) -> int:
         return 2
     for problem in problems:
         click.echo(f"error: {problem}", err=True)
+    return finish(found, options)
+
+
+def settled(options: dict[str, Any]) -> dict[str, Any]:
+    """What a job is told of how to measure."""
+    candidates = chosen_candidates(options["candidates"], options["compiled"])
+    return {"candidates": candidates, "budget": options["budget"], "min_speedup": options["min_speedup"]}
+
+
+def torch_is_missing() -> bool:
+    """Whether torch is not installed, which is then said."""
+    missing = importlib.util.find_spec("torch") is None
+    if missing:
+        click.echo(f"error: {NO_TORCH}", err=True)
+    return missing
+
+
+def finish(found: list[Any], options: dict[str, Any]) -> int:
+    """Measure the targets, show and save the results; the exit status."""
     try:
         results = measure_all(found, options)
     except KeyboardInterrupt:

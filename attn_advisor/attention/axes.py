@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from attn_advisor.attention.chain import Link
-from attn_advisor.dataflow.shapes import Dim, Shapes, atom
+from attn_advisor.dataflow.dims import Dim, atom
+from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.values import Value
 
 Labels = tuple[str, ...]

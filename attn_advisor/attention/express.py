@@ -24,7 +24,6 @@ _OPERATORS = {
     "matmul": ("@", PRODUCT),
     "bitand": ("&", BITAND),
     "bitor": ("|", BITOR),
-    "pow": ("**", POWER),
 }
 _COMPARISONS = {
     "eq": "==",
@@ -38,6 +37,20 @@ _COMPARISONS = {
     "in": "in",
     "not_in": "not in",
 }
+# Casts that tensors have a method for.
+_SHORT = {
+    "float32": "float",
+    "float16": "half",
+    "float64": "double",
+    "bfloat16": "bfloat16",
+    "int64": "long",
+    "int32": "int",
+    "bool": "bool",
+}
+_METHODS = frozenset(
+    "masked_fill unsqueeze squeeze exp sqrt clamp tril triu sum any all flatten unflatten expand repeat type_as "
+    "repeat_interleave reshape log tanh sigmoid".split()
+)
 # Values that must not be computed twice or at another place than the one they stood at.
 _ONCE = frozenset({"rand", "randn", "dropout", "loop", "mutated", "undefined", "setitem"})
 
@@ -276,79 +289,20 @@ class Writer:
     # -- from its operation ---------------------------------------------------------------------------------------------------------------------
     def _from_operation(self, value: Value) -> Text:
         op, args = value.op, value.args
-        if op in _OPERATORS and len(args) == 2:
-            sign, level = _OPERATORS[op]
-            if op == "pow":
-                return Text(f"{self.write(args[0]).at(ATOM)} ** {self.write(args[1]).at(UNARY)}", POWER)
-            return Text(f"{self.write(args[0]).at(level)} {sign} {self.write(args[1]).at(level + 1)}", level)
-        if op == "invert":
-            return Text(f"~{self.write(args[0]).at(UNARY)}", UNARY)
-        if op == "neg":
-            return Text(f"-{self.write(args[0]).at(UNARY)}", UNARY)
-        if op == "not":
-            return Text(f"not {self.write(args[0]).at(NOT)}", NOT)
-        if op in ("and", "or"):
-            return Text(f" {op} ".join(self.write(a).at(COMPARE) for a in args), OR)
-        if op == "compare":
-            return Text(
-                f"{self.write(args[0]).at(BITOR)} {_COMPARISONS[value.attrs['how']]} {self.write(args[1]).at(BITOR)}",
-                COMPARE,
-            )
-        if op == "phi":
-            test, body, orelse = args
-            return Text(
-                f"{self.write(body).at(OR)} if {self.write(test).at(OR)} else {self.write(orelse).at(COND)}", COND
-            )
+        text = self._signed(value)
+        if text is not None:
+            return text
         if op == "size":
             return Text(f"{self.write(args[0]).at(ATOM)}.size({value.attrs['axis']})")
-        if op == "cast" and len(args) == 1 and value.attrs["kind"]:
-            short = {
-                "float32": "float",
-                "float16": "half",
-                "float64": "double",
-                "bfloat16": "bfloat16",
-                "int64": "long",
-                "int32": "int",
-                "bool": "bool",
-            }.get(value.attrs["kind"])
-            if short:
-                return self._method(short, args[0])
+        if op == "cast" and len(args) == 1 and value.attrs["kind"] in _SHORT:
+            return self._method(_SHORT[value.attrs["kind"]], args[0])
         if op == "cast" and len(args) == 2:
             return self._method("to", *args)
-        if op == "transpose" and value.attrs.get("dims"):
-            return self._method("transpose", args[0], *(constant(d) for d in value.attrs["dims"]))
-        if op == "permute" and value.attrs.get("dims"):
-            return self._method("permute", args[0], *(constant(d) for d in value.attrs["dims"]))
+        if op in ("transpose", "permute") and value.attrs.get("dims"):
+            return self._method(op, args[0], *(constant(d) for d in value.attrs["dims"]))
         if op == "softmax":
             raise Inexpressible("probabilities")
-        if (
-            op
-            in (
-                "masked_fill",
-                "unsqueeze",
-                "squeeze",
-                "exp",
-                "sqrt",
-                "clamp",
-                "tril",
-                "triu",
-                "sum",
-                "any",
-                "all",
-                "flatten",
-                "unflatten",
-                "expand",
-                "repeat",
-                "type_as",
-                "repeat_interleave",
-                "reshape",
-                "log",
-                "tanh",
-                "sigmoid",
-            )
-            and args
-            and value.attrs.get("sizes") is not False
-        ):
+        if op in _METHODS and args and value.attrs.get("sizes") is not False:
             return self._known_method(value)
         if op == "getitem":
             return Text(f"{self.write(args[0]).at(ATOM)}[{self._index(args[1])}]")
@@ -367,6 +321,32 @@ class Writer:
         if op in ("shape", "dtype", "device"):
             return Text(f"{self.write(args[0]).at(ATOM)}.{op}")
         raise Inexpressible(f"the value of line {value.line} (`{op}`) has no name here")
+
+    def _signed(self, value: Value) -> Text | None:
+        """What Python writes with an operator."""
+        op, args = value.op, value.args
+        if op == "pow" and len(args) == 2:
+            return Text(f"{self.write(args[0]).at(ATOM)} ** {self.write(args[1]).at(UNARY)}", POWER)
+        if op in _OPERATORS and len(args) == 2:
+            sign, level = _OPERATORS[op]
+            return Text(f"{self.write(args[0]).at(level)} {sign} {self.write(args[1]).at(level + 1)}", level)
+        if op == "invert":
+            return Text(f"~{self.write(args[0]).at(UNARY)}", UNARY)
+        if op == "neg":
+            return Text(f"-{self.write(args[0]).at(UNARY)}", UNARY)
+        if op == "not":
+            return Text(f"not {self.write(args[0]).at(NOT)}", NOT)
+        if op in ("and", "or"):
+            return Text(f" {op} ".join(self.write(a).at(COMPARE) for a in args), OR)
+        if op == "compare":
+            sign = _COMPARISONS[value.attrs["how"]]
+            return Text(f"{self.write(args[0]).at(BITOR)} {sign} {self.write(args[1]).at(BITOR)}", COMPARE)
+        if op == "phi":
+            test, body, orelse = args
+            return Text(
+                f"{self.write(body).at(OR)} if {self.write(test).at(OR)} else {self.write(orelse).at(COND)}", COND
+            )
+        return None
 
     def _method(self, name: str, first: Value, *rest: Value) -> Text:
         return Text(f"{self.write(first).at(ATOM)}.{name}({', '.join(self.write(r).text for r in rest)})")

@@ -30,6 +30,14 @@ _ARITHMETIC = frozenset(
 )
 
 
+# Of what operations give a Python number, whatever they are given.
+_NUMBERS = frozenset("size number ndim py_len py_min py_max py_float numel dim py_round".split())
+# Of what operations give the strongest kind of their operands.
+_COMPUTED = frozenset("pow mul div add sub neg floordiv sqrt rsqrt log or and phi py_abs mod".split())
+_POINTWISE = frozenset("exp clamp sigmoid softplus abs cast identity tanh".split())
+_VIEWED = frozenset("unsqueeze reshape getitem expand rearrange".split())
+
+
 def scalar_kind(value: Value, depth: int = 0) -> str:
     """What a factor is: "number" (Python number), "tensor" (0-dim, without gradient), "parameter" (learned), else "unknown"."""
     if depth > 20:
@@ -37,87 +45,43 @@ def scalar_kind(value: Value, depth: int = 0) -> str:
     op = value.op
     if op == "const":
         return "number" if isinstance(value.const, (int, float)) and not isinstance(value.const, bool) else "unknown"
-    if op in ("size", "number", "ndim", "py_len", "py_min", "py_max", "py_float", "numel", "dim", "py_round"):
+    if op in _NUMBERS or op == "import" and value.attrs["qualified"].startswith("math."):
         return "number"
-    if op == "import":
-        return "number" if value.attrs["qualified"].startswith("math.") else "unknown"
     if op == "param":
-        if getattr(value.frame.function if value.frame else None, "name", "") == "__init__":
-            return "unknown" if _built_with_tensor(value) else "number"
-        given = values_passed(value)
-        passed = {scalar_kind(v, depth + 1) for v in given}
-        if passed and passed <= {"number"}:
-            return "number"
-        if passed & {"parameter", "tensor"} or any(v.op in SIGNATURES and v.op not in _ARITHMETIC for v in given):
-            return "unknown"
-        default = value.attrs.get("_default")
-        annotation = value.attrs.get("annotation", "").replace("Optional[", "").rstrip("]")
-        number = (
-            default is not None
-            and isinstance(getattr(default, "value", None), (int, float))
-            and not isinstance(default.value, bool)
-        )  # type: ignore[attr-defined]
-        return "number" if annotation.split("|")[0].strip() in ("float", "int") or number else "unknown"
-    if op in (
-        "pow",
-        "mul",
-        "div",
-        "add",
-        "sub",
-        "neg",
-        "floordiv",
-        "sqrt",
-        "rsqrt",
-        "log",
-        "or",
-        "and",
-        "phi",
-        "py_abs",
-        "mod",
-    ):
+        return _param_kind(value, depth)
+    if op in _COMPUTED:
         operands = value.args[1:] if op == "phi" else value.args
-        kinds = {scalar_kind(a, depth + 1) for a in operands if not (a.op == "const" and a.const is None)}
-        return _strongest(kinds)
-    if op in (
-        "exp",
-        "clamp",
-        "sigmoid",
-        "softplus",
-        "unsqueeze",
-        "reshape",
-        "getitem",
-        "abs",
-        "cast",
-        "identity",
-        "expand",
-        "tanh",
-        "rearrange",
-    ):
+        return _strongest({scalar_kind(a, depth + 1) for a in operands if not (a.op == "const" and a.const is None)})
+    if op in _POINTWISE or op in _VIEWED:
         kind = scalar_kind(value.args[0], depth + 1) if value.args else "unknown"
-        return (
-            kind
-            if kind in ("parameter", "tensor")
-            and op in ("exp", "clamp", "sigmoid", "softplus", "abs", "cast", "identity", "tanh")
-            else "parameter"
-            if kind == "parameter"
-            else "unknown"
-        )
+        return kind if kind == "parameter" or kind == "tensor" and op in _POINTWISE else "unknown"
     if op in ("tensor", "as_tensor"):
         return "tensor" if value.args and scalar_kind(value.args[0], depth + 1) == "number" else "unknown"
     if op == "buffer":
         return scalar_kind(value.args[0], depth + 1)
     if op == "construct":
-        return (
-            "parameter"
-            if value.attrs["qualified"] in ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
-            else "unknown"
-        )
+        learned = value.attrs["qualified"] in ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
+        return "parameter" if learned else "unknown"
     if op == "attribute":
         made = definition(value)
-        if made is None:
-            return _config_number(value)
-        return scalar_kind(made, depth + 1)
+        return _config_number(value) if made is None else scalar_kind(made, depth + 1)
     return "unknown"
+
+
+def _param_kind(value: Value, depth: int) -> str:
+    """The same for a parameter: by what the project passes for it, its annotation and its default."""
+    if getattr(value.frame.function if value.frame else None, "name", "") == "__init__":
+        return "unknown" if _built_with_tensor(value) else "number"
+    given = values_passed(value)
+    passed = {scalar_kind(v, depth + 1) for v in given}
+    if passed and passed <= {"number"}:
+        return "number"
+    if passed & {"parameter", "tensor"} or any(v.op in SIGNATURES and v.op not in _ARITHMETIC for v in given):
+        return "unknown"
+    default = getattr(value.attrs.get("_default"), "value", None)
+    annotation = value.attrs.get("annotation", "").replace("Optional[", "").rstrip("]")
+    number = isinstance(default, (int, float)) and not isinstance(default, bool)
+    return "number" if annotation.split("|")[0].strip() in ("float", "int") or number else "unknown"
 
 
 def _built_with_tensor(value: Value) -> bool:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from attn_advisor.attention.callers import values_passed
 from attn_advisor.attention.masks import FLIP, LAYOUT, STRONG, constant_matrix, fill_of
 from attn_advisor.attention.triangles import triangle
 from attn_advisor.dataflow.attributes import definition, starts_empty, stored_values
 from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.values import Value
+
+# What such operations give is never that large.
+_BOUNDED = frozenset(
+    "einsum matmul baddbmm embedding tanh sigmoid softmax sin cos arange normalize linear conv2d interpolate grid_sample "
+    "zeros ones eye zeros_like ones_like new_zeros randn rand".split()
+)
+# What such operations give is as large as their first operand.
+_FOLLOWED = LAYOUT | frozenset(
+    "part chunk split unbind clamp exp roll index_select gather dropout tril triu neg diagonal einops_reduce stack conv1d".split()
+)
 
 
 def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True) -> str:
@@ -18,133 +30,118 @@ def hides(value: Value, shapes: Shapes, depth: int = 0, ask_callers: bool = True
     if depth > 25:
         return "possible"
     found = triangle(value, shapes)
-
-    def again(inner: Value) -> str:
-        return hides(inner, shapes, depth + 1, ask_callers)
-
     if found is not None:
         if min(found.inside, found.outside) > STRONG:
             return "no"
         kept = found.holding(float(found.inside > STRONG), float(found.outside > STRONG)).keep()
         return "rows kept" if kept is not None and kept.nonempty else "possible"
-    op = value.op
-    if op in (
-        "einsum",
-        "matmul",
-        "baddbmm",
-        "embedding",
-        "tanh",
-        "sigmoid",
-        "softmax",
-        "sin",
-        "cos",
-        "arange",
-        "normalize",
-        "linear",
-        "conv2d",
-        "interpolate",
-        "grid_sample",
-    ):
+    if value.op in _BOUNDED:
         return "no"
-    if op == "attribute":
+    look = _Look(shapes, depth, ask_callers)
+    reader = _READERS.get(value.op)
+    if reader is not None:
+        return reader(look, value)
+    return look.again(value.args[0]) if value.op in _FOLLOWED and value.args else "possible"
+
+
+class _Look:
+    """A look through one operation at what it is made of."""
+
+    def __init__(self, shapes: Shapes, depth: int, ask_callers: bool) -> None:
+        self.shapes, self.depth, self.ask_callers = shapes, depth, ask_callers
+
+    def again(self, inner: Value) -> str:
+        return hides(inner, self.shapes, self.depth + 1, self.ask_callers)
+
+    def every(self, values: Iterable[Value]) -> str:
+        return _worst([self.again(v) for v in values])
+
+    def attribute(self, value: Value) -> str:
         made = definition(value)
         stored = [made] if made is not None else stored_values(value)
-        return (
-            _worst([_defined(m, shapes, depth + 1) for m in stored if not (m.op == "const" and m.const is None)])
-            if stored
-            else "possible"
-        )
-    if op in ("call", "apply"):
+        if not stored:
+            return "possible"
+        return _worst([_defined(m, self.shapes, self.depth + 1) for m in stored if not _none(m)])
+
+    def call(self, value: Value) -> str:
         target = value.args[0] if value.args else None
         made = value.attrs.get("_made") or (
             definition(target) if target is not None and target.op == "attribute" else None
         )
-        if made is not None and made.op == "construct" and made.attrs["qualified"].startswith("einops.layers."):
-            return again(value.args[1])
-        return (
-            "no"
-            if made is not None and made.op == "construct" and made.attrs["qualified"].startswith("torch.nn.")
-            else "possible"
-        )
-    if op == "getitem" and _is_cache(value.args[0]):
-        stored = (
-            [
-                v.args[2]
-                for v in value.frame.graph.by_op.get("setitem", [])
-                if v.args[0].key == value.args[0].key or v.args[0] is value.args[0]
-            ]
-            if value.frame
-            else []
-        )
-        return _worst([again(v) for v in stored]) if stored else "possible"
-    if op == "pad" and len(value.args) > 1 and value.args[1].op in ("tuple", "list"):
-        before = [a.const for a in value.args[1].args[:2]]
-        number = value.get("value")
-        filled = number is None or isinstance(number.const, (int, float)) and number.const > STRONG
-        if filled and any(isinstance(n, int) and n > 0 for n in before):
-            return "rows kept"  # the keys that are added are not hidden
-    if op in ("einops_reduce", "gather", "stack", "conv1d", "interpolate"):
-        return again(value.args[0])
-    if op in ("tuple", "list"):
-        return _worst([again(a) for a in value.args])
-    if op == "const":
+        if made is None or made.op != "construct":
+            return "possible"
+        if made.attrs["qualified"].startswith("einops.layers."):
+            return self.again(value.args[1])
+        return "no" if made.attrs["qualified"].startswith("torch.nn.") else "possible"
+
+    def getitem(self, value: Value) -> str:
+        if not _is_cache(value.args[0]):
+            return self.again(value.args[0])
+        setitems = value.frame.graph.by_op.get("setitem", []) if value.frame else []
+        stored = [v.args[2] for v in setitems if v.args[0].key == value.args[0].key or v.args[0] is value.args[0]]
+        return self.every(stored) if stored else "possible"
+
+    def pad(self, value: Value) -> str:
+        if len(value.args) > 1 and value.args[1].op in ("tuple", "list"):
+            before = [a.const for a in value.args[1].args[:2]]
+            number = value.get("value")
+            filled = number is None or isinstance(number.const, (int, float)) and number.const > STRONG
+            if filled and any(isinstance(n, int) and n > 0 for n in before):
+                return "rows kept"  # the keys that are added are not hidden
+        return self.again(value.args[0]) if value.args else "possible"
+
+    def sequence(self, value: Value) -> str:
+        return self.every(value.args)
+
+    def cat(self, value: Value) -> str:
+        if value.args and value.args[0].op in ("tuple", "list"):
+            return self.every(value.args[0].args)
+        return self.again(value.args[0]) if value.args else "possible"
+
+    def const(self, value: Value) -> str:
         return "no" if isinstance(value.const, (int, float)) and value.const > STRONG else "possible"
-    if op == "masked_fill" and _covers(value):
-        return "no"
-    if op in ("masked_fill", "where", "setitem"):
-        fills = (
-            [v for v in value.args if v.op == "const" or v.op == "neg" or v.op == "attribute"]
-            if op != "masked_fill"
-            else [value.args[2]]
-        )
-        bounded = all(fill_of(v).strength == "weak" for v in fills) and bool(fills)
-        return again(value.args[1] if op == "where" else value.args[0]) if bounded else "possible"
-    if op in ("zeros", "ones", "eye", "zeros_like", "ones_like", "new_zeros", "randn", "rand"):
-        return "no"
-    if op == "full":
+
+    def full(self, value: Value) -> str:
         content = constant_matrix(value)
         return "no" if content is not None and content > STRONG else "possible"
-    if op in LAYOUT or op in (
-        "part",
-        "chunk",
-        "split",
-        "unbind",
-        "clamp",
-        "exp",
-        "roll",
-        "index_select",
-        "gather",
-        "pad",
-        "dropout",
-        "cat",
-        "tril",
-        "triu",
-        "neg",
-        "log",
-        "diagonal",
-    ):
-        if op == "cat" and value.args[0].op in ("tuple", "list"):
-            return _worst([again(a) for a in value.args[0].args])
-        if op == "log":
-            low = value.args[0].get("min") if value.args[0].op == "clamp" else None
-            bounded = low is not None and isinstance(low.const, (int, float)) and low.const > 0
-            return "no" if bounded else "possible"
-        return again(value.args[0]) if value.args else "possible"
-    if op in ("mul", "div") and len(value.args) == 2:
+
+    def filled(self, value: Value) -> str:
+        """masked_fill, where and setitem."""
+        if value.op == "masked_fill":
+            if _covers(value):
+                return "no"
+            fills = [value.args[2]]
+        else:
+            fills = [v for v in value.args if v.op in ("const", "neg", "attribute")]
+        bounded = all(fill_of(v).strength == "weak" for v in fills) and bool(fills)
+        return self.again(value.args[1] if value.op == "where" else value.args[0]) if bounded else "possible"
+
+    def log(self, value: Value) -> str:
+        low = value.args[0].get("min") if value.args[0].op == "clamp" else None
+        bounded = low is not None and isinstance(low.const, (int, float)) and low.const > 0
+        return "no" if bounded else "possible"
+
+    def product(self, value: Value) -> str:
+        if len(value.args) != 2:
+            return "possible"
         factor = value.args[1].const if isinstance(value.args[1].const, (int, float)) else value.args[0].const
         if isinstance(factor, (int, float)) and factor <= STRONG:
             return "possible"
-        return _worst([again(a) for a in value.args if not _plain(a)])
-    if op in ("add", "sub"):
-        return _worst([again(a) for a in value.args if not _plain(a)])
-    if op == "param":
-        given = values_passed(value) if ask_callers else []
-        return (
-            "possible" if not given else _worst([again(v) for v in given if not (v.op == "const" and v.const is None)])
-        )
-    if op == "phi":
-        return _worst([again(a) for a in value.args[1:] if a.const is not None or a.op != "const"])
-    return "possible"
+        return self.sum(value)
+
+    def sum(self, value: Value) -> str:
+        return self.every(a for a in value.args if not _plain(a))
+
+    def param(self, value: Value) -> str:
+        given = values_passed(value) if self.ask_callers else []
+        return self.every(v for v in given if not _none(v)) if given else "possible"
+
+    def phi(self, value: Value) -> str:
+        return self.every(a for a in value.args[1:] if not _none(a))
+
+
+def _none(value: Value) -> bool:
+    return value.op == "const" and value.const is None
 
 
 def _covers(value: Value) -> bool:
@@ -165,12 +162,10 @@ def _defined(made: Value, shapes: Shapes, depth: int) -> str:
     if made.op == "construct":
         return "no" if made.attrs["qualified"] in ("torch.nn.Parameter", "torch.nn.parameter.Parameter") else "possible"
     if made.op == "phi":
-        return _worst(
-            [_defined(a, shapes, depth + 1) for a in made.args[1:] if not (a.op == "const" and a.const is None)]
-        )
+        return _worst([_defined(a, shapes, depth + 1) for a in made.args[1:] if not _none(a)])
     if made.op == "buffer":
         inner = made.args[0]
-        return "no" if inner.op == "const" and inner.const is None else hides(inner, shapes, depth + 1)
+        return "no" if _none(inner) else hides(inner, shapes, depth + 1)
     return "possible"
 
 
@@ -197,3 +192,27 @@ def _worst(answers: list[str]) -> str:
     if "possible" in answers:
         return "possible"
     return "rows kept" if answers.count("rows kept") == 1 else "possible" if "rows kept" in answers else "no"
+
+
+_READERS: dict[str, Callable[[_Look, Value], str]] = {
+    "attribute": _Look.attribute,
+    "call": _Look.call,
+    "apply": _Look.call,
+    "getitem": _Look.getitem,
+    "pad": _Look.pad,
+    "tuple": _Look.sequence,
+    "list": _Look.sequence,
+    "cat": _Look.cat,
+    "const": _Look.const,
+    "full": _Look.full,
+    "masked_fill": _Look.filled,
+    "where": _Look.filled,
+    "setitem": _Look.filled,
+    "log": _Look.log,
+    "mul": _Look.product,
+    "div": _Look.product,
+    "add": _Look.sum,
+    "sub": _Look.sum,
+    "param": _Look.param,
+    "phi": _Look.phi,
+}

@@ -8,7 +8,7 @@ from attn_advisor.attention.express import ATOM, COND, OR, PRODUCT, UNARY, Text
 from attn_advisor.attention.factors import has_axes, negative, positive
 from attn_advisor.attention.folded import Factor
 from attn_advisor.attention.synthetic import constant, synthetic
-from attn_advisor.dataflow.shapes import Dim
+from attn_advisor.dataflow.dims import Dim
 from attn_advisor.dataflow.values import Value
 
 

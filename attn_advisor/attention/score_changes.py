@@ -11,7 +11,8 @@ from attn_advisor.attention.masks import Fill
 from attn_advisor.attention.site import Site
 from attn_advisor.attention.synthetic import constant
 from attn_advisor.dataflow.attributes import definition
-from attn_advisor.dataflow.shapes import Dim, Shapes
+from attn_advisor.dataflow.dims import Dim
+from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.values import Value
 
 SKIP = frozenset("loop identity transpose permute reshape rearrange unsqueeze squeeze flatten unflatten expand".split())

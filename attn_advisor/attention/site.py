@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from attn_advisor.attention import axes as ax
 from attn_advisor.attention.axes import Labels, ProductAxes, Splits, Unclear
 from attn_advisor.attention.chain import Chain, Link, Walker, as_softmax, is_product
-from attn_advisor.dataflow.shapes import Dim, Shapes
+from attn_advisor.dataflow.dims import Dim
+from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.statements import Interpreter
 from attn_advisor.dataflow.values import Frame, Value
 
@@ -106,22 +107,9 @@ def _assemble(
     unclear = [*lower.notes, *upper.notes]
     left, right = factors(product)
     try:
-        axes = ax.product_axes(product, shapes)
+        axes = _axes(product, before, behind, soft[1], output, side, shapes)
     except Unclear:
         return None
-    rank = _rank_evidence(axes.out, before, behind, soft[1], output, side, shapes)
-    if rank is not None and "..." in axes.out:
-        axes = ProductAxes(
-            ax.expand(axes.left, rank), ax.expand(axes.right, rank), ax.expand(axes.out, rank), axes.contracted
-        )
-    extra = _hidden_axes(axes.out, before, behind, output, side)
-    if extra:
-        axes = ProductAxes(
-            ax.expand_tail(axes.left, extra),
-            ax.expand_tail(axes.right, extra),
-            ax.expand_tail(axes.out, extra),
-            axes.contracted,
-        )
     sizes = ax.sizes_of(axes, left, right, shapes)
     splits = Splits()
     labels, broken = _follow(axes.out, before, sizes, shapes, splits, unclear)
@@ -134,11 +122,7 @@ def _assemble(
     if over is None:
         if soft[1] is None or (soft[1] != -1 and not broken):
             return None  # the axis is missing or cannot be told
-        over = (
-            next(x for x in reversed(axes.out) if x in axes.right and x not in axes.left)
-            if any(x in axes.right and x not in axes.left for x in axes.out)
-            else None
-        )
+        over = next((x for x in reversed(axes.out) if x in axes.right and x not in axes.left), None)
         unclear.append(("axis", upper.end))
     if over in axes.right and over not in axes.left:
         query, key = Operand(left, axes.left), Operand(right, axes.right)
@@ -180,6 +164,27 @@ def _assemble(
     site.sizes, site.splits, site.unclear = sizes, splits, unclear
     site.softmaxes = tuple(upper.end.attrs.get("_merged", (upper.end,)))
     return site
+
+
+def _axes(
+    product: Value, before: list[Link], behind: list[Link], dim: int | None, output: Value, side: int, shapes: Shapes
+) -> ProductAxes:
+    """The axes of the product of query and key, with those that only what follows tells of. Raises Unclear."""
+    axes = ax.product_axes(product, shapes)
+    rank = _rank_evidence(axes.out, before, behind, dim, output, side, shapes)
+    if rank is not None and "..." in axes.out:
+        axes = ProductAxes(
+            ax.expand(axes.left, rank), ax.expand(axes.right, rank), ax.expand(axes.out, rank), axes.contracted
+        )
+    extra = _hidden_axes(axes.out, before, behind, output, side)
+    if extra:
+        axes = ProductAxes(
+            ax.expand_tail(axes.left, extra),
+            ax.expand_tail(axes.right, extra),
+            ax.expand_tail(axes.out, extra),
+            axes.contracted,
+        )
+    return axes
 
 
 _MOVES = ("reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "permute", "transpose", "rearrange")

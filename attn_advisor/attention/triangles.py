@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from attn_advisor.attention.masks import constant_matrix, is_bool, number_of
 from attn_advisor.attention.synthetic import synthetic
 from attn_advisor.dataflow.attributes import definition
-from attn_advisor.dataflow.shapes import Dim, Shapes
+from attn_advisor.dataflow.dims import Dim
+from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.values import Value
 
 
@@ -49,91 +51,107 @@ def triangle(value: Value, shapes: Shapes, depth: int = 0) -> Triangle | None:
     """The triangle a mask is, or None. Only leading axes of size one may be added to the two of the matrix."""
     if depth > 25 or value.inplace and value.op not in ("masked_fill", "tril", "triu"):
         return None
-    op = value.op
-    if op in ("tril", "triu"):
-        ground = constant_matrix(value.args[0])
-        diagonal = value.get("diagonal")
-        if ground is None or ground == 0:
-            return None
-        shape = shapes.shape(value.args[0])
-        rows, columns = (
-            (shape[-2], shape[-1]) if shape is not None and len(shape) >= 2 and _leading_ones(shape) else (None, None)
-        )
-        if rows is None or columns is None:
-            return None
-        number, end = _offset(diagonal, rows, columns, shapes) if diagonal is not None else (0, False)
-        if number is None:
-            return None
-        return Triangle(op == "tril", number, rows, columns, ground, 0, "end:" + repr(columns) if end else "0")
-    if (
-        op == "call"
-        and value.args
-        and value.args[0].op == "import"
-        and value.args[0].attrs["qualified"].endswith("Transformer.generate_square_subsequent_mask")
-        and len(value.args) > 1
-    ):
-        size = shapes.dim(value.args[1])
-        return Triangle(False, 1, size, size, -math.inf, 0)
-    if op == "compare" and len(value.args) == 2:
-        return _compared(value, shapes, depth)
-    if op in ("buffer", "identity", "contiguous") or (op == "cast" and value.args):
-        inner = triangle(value.args[0], shapes, depth + 1)
-        if inner is None or op != "cast":
-            return inner
-        if value.attrs["kind"] == "bool":
-            return inner.holding(float(bool(inner.inside)), float(bool(inner.outside)))
-        return (
-            inner
-            if {inner.inside, inner.outside} <= {0, 1}
-            or value.attrs["kind"] not in ("uint8", "int8", "int16", "int32", "int64")
-            else None
-        )
-    if op == "attribute":
-        made = definition(value)
-        return (
-            triangle(made, shapes, depth + 1)
-            if made is not None and made.op == "buffer" and made.attrs.get("persistent") is not None
-            else None
-        )
-    if op in ("invert", "logical_not"):
-        inner = triangle(value.args[0], shapes, depth + 1)
-        if inner is None or (op == "invert" and not is_bool(value.args[0])):
-            return None
-        return inner.holding(float(not inner.inside), float(not inner.outside))
-    if op == "sub" and value.args[0].const == 1:
-        inner = triangle(value.args[1], shapes, depth + 1)
-        return None if inner is None else inner.holding(1 - inner.inside, 1 - inner.outside)
-    if op == "mul" and len(value.args) == 2:
-        for factor, other in (value.args, value.args[::-1]):
-            times = number_of(factor) if factor.op != "param" else None
-            inner = triangle(other, shapes, depth + 1) if times is not None and times != -math.inf else None
-            if inner is not None and times is not None:
-                return inner.holding(times * inner.inside, times * inner.outside)
+    reader = _READERS.get(value.op)
+    return reader(value, shapes, depth + 1) if reader is not None else None
+
+
+def _cut(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
+    """tril and triu of a matrix of one number."""
+    ground = constant_matrix(value.args[0])
+    diagonal = value.get("diagonal")
+    if ground is None or ground == 0:
         return None
-    if op == "masked_fill":
-        return _filled(value, shapes, depth)
-    if op == "where" and len(value.args) == 3:
-        inner, kept, dropped = (
-            triangle(value.args[0], shapes, depth + 1),
-            number_of(value.args[1]),
-            number_of(value.args[2]),
-        )
-        if inner is None or kept is None or dropped is None:
-            return None
-        return inner.holding(kept if inner.inside else dropped, kept if inner.outside else dropped)
-    if op == "transpose" and value.attrs.get("dims") in ((-2, -1), (-1, -2), (0, 1), (1, 0)):
-        inner = triangle(value.args[0], shapes, depth + 1)
-        if (
-            inner is None
-            or inner.row_start != "0"
-            or (value.attrs["dims"] in ((0, 1), (1, 0)) and shapes.rank(value.args[0]) != 2)
-        ):
-            return None
-        return Triangle(not inner.lower, -inner.diagonal, inner.columns, inner.rows, inner.inside, inner.outside)
-    if op in ("unsqueeze", "reshape", "expand", "getitem"):
-        inner = triangle(value.args[0], shapes, depth + 1)
-        return None if inner is None else _reshaped(value, inner, shapes)
+    shape = shapes.shape(value.args[0])
+    if shape is None or len(shape) < 2 or not _leading_ones(shape):
+        return None
+    rows, columns = shape[-2], shape[-1]
+    number, end = _offset(diagonal, rows, columns, shapes) if diagonal is not None else (0, False)
+    if number is None:
+        return None
+    return Triangle(value.op == "tril", number, rows, columns, ground, 0, "end:" + repr(columns) if end else "0")
+
+
+def _generated(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
+    """nn.Transformer.generate_square_subsequent_mask(size)."""
+    if (
+        len(value.args) < 2
+        or value.args[0].op != "import"
+        or not value.args[0].attrs["qualified"].endswith("Transformer.generate_square_subsequent_mask")
+    ):
+        return None
+    size = shapes.dim(value.args[1])
+    return Triangle(False, 1, size, size, -math.inf, 0)
+
+
+def _handed_on(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
+    return triangle(value.args[0], shapes, depth)
+
+
+def _cast(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
+    inner = triangle(value.args[0], shapes, depth) if value.args else None
+    if inner is None:
+        return None
+    kind = value.attrs["kind"]
+    if kind == "bool":
+        return inner.holding(float(bool(inner.inside)), float(bool(inner.outside)))
+    whole = kind in ("uint8", "int8", "int16", "int32", "int64")
+    return inner if not whole or {inner.inside, inner.outside} <= {0, 1} else None
+
+
+def _attribute(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
+    made = definition(value)
+    if made is None or made.op != "buffer" or made.attrs.get("persistent") is None:
+        return None
+    return triangle(made, shapes, depth)
+
+
+def _inverted(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
+    inner = triangle(value.args[0], shapes, depth)
+    if inner is None or value.op == "invert" and not is_bool(value.args[0]):
+        return None
+    return inner.holding(float(not inner.inside), float(not inner.outside))
+
+
+def _one_minus(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
+    inner = triangle(value.args[1], shapes, depth) if value.args[0].const == 1 else None
+    return None if inner is None else inner.holding(1 - inner.inside, 1 - inner.outside)
+
+
+def _multiplied(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
+    if len(value.args) != 2:
+        return None
+    for factor, other in (value.args, value.args[::-1]):
+        times = number_of(factor) if factor.op != "param" else None
+        inner = triangle(other, shapes, depth) if times is not None and times != -math.inf else None
+        if inner is not None and times is not None:
+            return inner.holding(times * inner.inside, times * inner.outside)
     return None
+
+
+def _chosen(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
+    """where(triangle, number, number)."""
+    if len(value.args) != 3:
+        return None
+    inner = triangle(value.args[0], shapes, depth)
+    kept, dropped = number_of(value.args[1]), number_of(value.args[2])
+    if inner is None or kept is None or dropped is None:
+        return None
+    return inner.holding(kept if inner.inside else dropped, kept if inner.outside else dropped)
+
+
+def _transposed(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
+    dims = value.attrs.get("dims")
+    if dims not in ((-2, -1), (-1, -2), (0, 1), (1, 0)):
+        return None
+    inner = triangle(value.args[0], shapes, depth)
+    if inner is None or inner.row_start != "0" or dims in ((0, 1), (1, 0)) and shapes.rank(value.args[0]) != 2:
+        return None
+    return Triangle(not inner.lower, -inner.diagonal, inner.columns, inner.rows, inner.inside, inner.outside)
+
+
+def _viewed(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
+    inner = triangle(value.args[0], shapes, depth)
+    return None if inner is None else _reshaped(value, inner, shapes)
 
 
 def _offset(value: Value, rows: Dim, columns: Dim, shapes: Shapes) -> tuple[int | None, bool]:
@@ -170,9 +188,11 @@ def _leading_ones(shape: tuple[Dim, ...]) -> bool:
 
 
 def _compared(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
+    if len(value.args) != 2:
+        return None
     how, (left, right) = value.attrs["how"], value.args
     if isinstance(right.const, (int, float)):
-        inner = triangle(left, shapes, depth + 1)
+        inner = triangle(left, shapes, depth)
         if inner is None:
             return None
         tests = {
@@ -247,12 +267,12 @@ def _filled(value: Value, shapes: Shapes, depth: int) -> Triangle | None:
     if number is None:
         return None
     if ground is not None:
-        inner = triangle(value.args[1], shapes, depth + 1)
+        inner = triangle(value.args[1], shapes, depth)
         if inner is None:
             return None
         return inner.holding(number if inner.inside else ground, number if inner.outside else ground)
-    below = triangle(value.args[0], shapes, depth + 1)
-    over = triangle(value.args[1], shapes, depth + 1)
+    below = triangle(value.args[0], shapes, depth)
+    over = triangle(value.args[1], shapes, depth)
     if (
         below is None
         or over is None
@@ -344,3 +364,27 @@ def _sliced(item: Value, inner: Triangle, axis: int, shapes: Shapes) -> Triangle
             "end:" + repr(shapes.dim(upper)),
         )
     return None
+
+
+_READERS: dict[str, Callable[[Value, Shapes, int], Triangle | None]] = {
+    "tril": _cut,
+    "triu": _cut,
+    "call": _generated,
+    "compare": _compared,
+    "buffer": _handed_on,
+    "identity": _handed_on,
+    "contiguous": _handed_on,
+    "cast": _cast,
+    "attribute": _attribute,
+    "invert": _inverted,
+    "logical_not": _inverted,
+    "sub": _one_minus,
+    "mul": _multiplied,
+    "masked_fill": _filled,
+    "where": _chosen,
+    "transpose": _transposed,
+    "unsqueeze": _viewed,
+    "reshape": _viewed,
+    "expand": _viewed,
+    "getitem": _viewed,
+}

@@ -11,7 +11,8 @@ from attn_advisor.attention.score_changes import SKIP, mixes_heads
 from attn_advisor.attention.site import Site
 from attn_advisor.attention.synthetic import synthetic
 from attn_advisor.dataflow.attributes import definition
-from attn_advisor.dataflow.shapes import Dim, Shapes
+from attn_advisor.dataflow.dims import Dim
+from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.values import Value
 
 
@@ -40,39 +41,20 @@ def change_weights(site: Site, link: Link, out: Folded, shapes: Shapes) -> None:
         out.problems.append(Problem("guard", line, "multiplies the probabilities by a mask on request"))
         out.guards.append((link.value, link.conditions[-1]))
     elif kind in ("masked_fill", "where"):
-        mask = link.value.args[1] if kind == "masked_fill" else link.rest[0]
-        fill = (
-            link.value.args[2]
-            if kind == "masked_fill" and len(link.value.args) > 2
-            else link.rest[-1]
-            if kind == "where"
-            else None
-        )
-        if fill is None or fill.const != 0:
-            out.problems.append(
-                Problem("refuse", line, "changes the probabilities after the softmax", "function-of-probabilities")
-            )
-            return
-        keep = masks.negated(mask, True) if kind == "masked_fill" or link.reversed else masks.as_bool(mask)
-        out.zeroed.append(Item("fill", mask, link.conditions, link.labels, line, kind, keep))
-    elif kind == "nan_to_num" and (nan := link.value.get("nan")) is not None and nan.const != 0:
-        out.problems.append(
-            Problem("refuse", line, "replaces NaN weights by a number other than 0", "function-of-probabilities")
-        )
+        _zeroed(link, out)
     elif kind == "nan_to_num":
-        out.zeroed.append(Item("nan", link.value, link.conditions, link.labels, line, kind))
-    elif (
-        kind in ("mul", "div")
-        and not link.reversed
-        and not link.conditions
-        and len(link.rest) == 1
-        and _weighs(site, link, out, shapes)
-    ):
-        pass
+        nan = link.value.get("nan")
+        if nan is not None and nan.const != 0:
+            out.problems.append(
+                Problem("refuse", line, "replaces NaN weights by a number other than 0", "function-of-probabilities")
+            )
+        else:
+            out.zeroed.append(Item("nan", link.value, link.conditions, link.labels, line, kind))
     elif kind in ("mul", "div"):
-        out.problems.append(
-            Problem("refuse", line, "multiplies the probabilities by a tensor", "weighted-probabilities")
-        )
+        if not _weighs(site, link, out, shapes):
+            out.problems.append(
+                Problem("refuse", line, "multiplies the probabilities by a tensor", "weighted-probabilities")
+            )
     elif kind == "unknown" and mixes_heads(link.value):
         out.problems.append(Problem("refuse", line, "mixes the probabilities of the heads", "talking-heads"))
     elif kind == "unknown":
@@ -92,8 +74,24 @@ def change_weights(site: Site, link: Link, out: Folded, shapes: Shapes) -> None:
         )
 
 
+def _zeroed(link: Link, out: Folded) -> None:
+    """A mask put on the probabilities."""
+    kind, line, args = link.kind, link.value.line, link.value.args
+    mask = args[1] if kind == "masked_fill" else link.rest[0]
+    fill = link.rest[-1] if kind == "where" else args[2] if len(args) > 2 else None
+    if fill is None or fill.const != 0:
+        out.problems.append(
+            Problem("refuse", line, "changes the probabilities after the softmax", "function-of-probabilities")
+        )
+        return
+    keep = masks.negated(mask, True) if kind == "masked_fill" or link.reversed else masks.as_bool(mask)
+    out.zeroed.append(Item("fill", mask, link.conditions, link.labels, line, kind, keep))
+
+
 def _weighs(site: Site, link: Link, out: Folded, shapes: Shapes) -> bool:
     """A factor of each head or key goes onto the values (inside SDPA, so that autocast treats it alike); one of each query or a full one goes nowhere."""
+    if link.reversed or link.conditions or len(link.rest) != 1:
+        return False
     factor, shape = link.rest[0], shapes.shape(link.rest[0])
     if link.labels[-2:] != (site.query_axis, site.key_axis):
         return False

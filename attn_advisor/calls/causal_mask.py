@@ -18,7 +18,8 @@ from attn_advisor.attention.synthetic import constant, synthetic
 from attn_advisor.attention.triangles import Triangle, triangle
 from attn_advisor.calls.sdpa import Call
 from attn_advisor.dataflow.attributes import definition
-from attn_advisor.dataflow.shapes import Dim, Shapes
+from attn_advisor.dataflow.dims import Dim
+from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.values import Graph, Value
 from attn_advisor.findings import Applicability, Detection, Edit, Fix
 

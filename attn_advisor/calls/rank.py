@@ -12,7 +12,8 @@ from attn_advisor.attention.outputs import view_edits
 from attn_advisor.attention.triangles import triangle
 from attn_advisor.calls.sdpa import ATOMS, Call
 from attn_advisor.dataflow.attributes import definition
-from attn_advisor.dataflow.shapes import Dim, Shape, Shapes
+from attn_advisor.dataflow.dims import Dim, Shape
+from attn_advisor.dataflow.shapes import Shapes
 from attn_advisor.dataflow.values import Graph, Value
 from attn_advisor.findings import Detection, Edit, Fix
 from attn_advisor.source.line_length import line_length

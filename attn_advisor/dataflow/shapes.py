@@ -1,49 +1,13 @@
-"""Symbolic sizes of tensors: each axis a product of named sizes, or unknown.
-
-A size is a `Dim`: an integer factor times a sorted tuple of atoms (keys of values such as `x.size(1)` or `self.heads`). Equal dims are equal sizes
-on every input; different dims may still be equal.
-"""
+"""Shapes of values: the size of each axis, or unknown."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 from attn_advisor.dataflow.attributes import definition
+from attn_advisor.dataflow.dims import Dim, Shape, atom
 from attn_advisor.dataflow.values import UNKNOWN, Value
 
-
-@dataclass(frozen=True)
-class Dim:
-    """factor * product of atoms; denominators are atoms of `below`."""
-
-    factor: float = 1
-    above: tuple[Any, ...] = ()
-    below: tuple[Any, ...] = ()
-
-    def __mul__(self, other: Dim) -> Dim:
-        return _reduced(self.factor * other.factor, [*self.above, *other.above], [*self.below, *other.below])
-
-    def __truediv__(self, other: Dim) -> Dim:
-        return _reduced(
-            self.factor / other.factor if other.factor else 0, [*self.above, *other.below], [*self.below, *other.above]
-        )
-
-
-def _reduced(factor: float, above: list[Any], below: list[Any]) -> Dim:
-    up, down = Counter(above), Counter(below)
-    common = up & down
-    return Dim(
-        factor, tuple(sorted((up - common).elements(), key=repr)), tuple(sorted((down - common).elements(), key=repr))
-    )
-
-
-def atom(key: Any) -> Dim:
-    return Dim(1, (key,))
-
-
-Shape = tuple[Dim, ...]
 _SAME = frozenset(
     "softmax dropout cast identity masked_fill clamp tanh exp log sqrt sigmoid neg normalize tril triu nan_to_num relu invert abs rsqrt contiguous log_softmax mutated zeros_like ones_like full_like cumsum setitem copy roll flip square cos sin zero fill".split()
 )

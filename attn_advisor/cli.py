@@ -19,6 +19,7 @@ from attn_advisor import __version__
 # Commands of other parts: their module is imported when they are called or when help lists them.
 ELSEWHERE = {
     "profile": "attn_advisor.lab.commands:profile",
+    "run": "attn_advisor.lab.run_command:run",
     "backends": "attn_advisor.lab.commands:backends",
     "doctor": "attn_advisor.lab.commands:doctor",
 }

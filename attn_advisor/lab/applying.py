@@ -35,7 +35,10 @@ def refused(target: Target, results: list[dict[str, Any]], min_speedup: float) -
 def apply_measured(measured: list[tuple[Target, list[dict[str, Any]]]], min_speedup: float) -> Iterator[str]:
     """Apply what may be applied, file by file; one line a target says what was done."""
     by_file: dict[str, list[Target]] = {}
-    for target, results in measured:
+    together: dict[str, tuple[Target, list[dict[str, Any]]]] = {}
+    for target, results in measured:  # a script's calls of one attention with other inputs are targets of their own
+        together.setdefault(target.job.target, (target, []))[1].extend(results)
+    for target, results in together.values():
         if reason := refused(target, results, min_speedup):
             yield f"{target.job.target}: not applied, {reason}"
         else:

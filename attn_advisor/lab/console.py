@@ -44,7 +44,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
     if result["breakdown"]:
         console.print(_breakdown(console, result))
     for advice in result["prescriptions"]:
-        console.print(_prescription(advice))
+        console.print(_prescription(advice, result.get("calls", 0)))
     for note in result["notes"]:
         console.print(Text(f"  note: {note}", style="dim"))
     console.print(Text.assemble(("  verdict: ", "bold"), verdict(result)))
@@ -53,11 +53,12 @@ def show(console: Console, result: dict[str, Any]) -> None:
 def _title(result: dict[str, Any]) -> RenderableType:
     details = [result.get("shape"), result.get("dtype"), result.get("mode"), result.get("device")]
     level = f"{result['level']} level" if result.get("level") else None
+    calls = f"{result['calls']} such calls" if result.get("calls") else None
     return Group(
         Text.assemble(
             (f"{os.path.relpath(result['file'])}:{result['line']}", "bold cyan"), "  ", (result["function"], "bold")
         ),
-        Text("  " + "  ·  ".join(str(d) for d in [*details, level] if d), style="dim"),
+        Text("  " + "  ·  ".join(str(d) for d in [*details, level, calls] if d), style="dim"),
     )
 
 
@@ -133,8 +134,11 @@ def _breakdown(console: Console, result: dict[str, Any]) -> Table:
     return table
 
 
-def _prescription(advice: dict[str, Any]) -> Text:
+def _prescription(advice: dict[str, Any], calls: int) -> Text:
+    """One line; `calls` is how often a recorded script made such a call."""
     gain = f"  saves {milliseconds(advice['gain_ms'])} ms, x{advice['speedup']:.2f}" if advice["gain_ms"] else ""
+    if gain and calls:
+        gain += f"; {calls} calls of the script: {calls * advice['gain_ms'] / 1000:.3g} s"
     if gain and "price_per_million_calls" in advice:
         hours, price = advice["hours_per_million_calls"], advice["price_per_million_calls"]
         gain += f"; per million calls {hours:.3g} device hours, worth {price:.2f}"

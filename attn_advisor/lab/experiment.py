@@ -79,6 +79,7 @@ def run(
             rows[n] for n in names if n not in candidates.WHAT_IFS and (n in job.candidates or n == "as_written")
         ],
         "what_ifs": {n: rows[n] for n in candidates.WHAT_IFS if n in rows and rows[n]["median_ms"]},
+        **({"calls": job.recorded["calls"]} if job.recorded else {}),
         "rows": list(program.rows),
         "notes": [*program.notes, *([reference.note] if reference.note else [])],
     }

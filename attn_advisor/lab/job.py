@@ -92,6 +92,8 @@ class Job:
     overrides: dict[str, Any] = field(default_factory=dict)
     skip: dict[str, str] = field(default_factory=dict)
     """Candidates not to run, with the reason: they crashed or hung in an earlier worker."""
+    recorded: dict[str, Any] = field(default_factory=dict)
+    """Of a call in a user's script: the `file` that holds its inputs, the `script`, and how many `calls` had such inputs."""
     done: int = 0
     """How many results an earlier worker already gave."""
 

@@ -21,6 +21,7 @@ from attn_advisor.lab import cut as cutting
 from attn_advisor.lab import inputs, roles
 from attn_advisor.lab.job import Job, Sizes
 from attn_advisor.lab.loading import Loaded, load
+from attn_advisor.lab.needed import names_around, needed
 from attn_advisor.lab.roles import Spec
 
 TINY_ATTENTION = (Sizes(2, 3, 5, 5, 4), Sizes(2, 3, 5, 7, 4))
@@ -65,6 +66,8 @@ class Program:
     """The size at which the program was found to run."""
     rows: tuple[int, int] = (0, 0)
     """First and last row of the attention in the file."""
+    sliceable: bool = True
+    """Whether it can be made for fewer samples and heads."""
 
     def setup(self, sizes: Sizes, dtype: torch.dtype, device: torch.device, mode: str, seed: int = 0) -> Setup:
         """Arguments and owners on the device. Raises what the user's constructor raises."""
@@ -135,6 +138,8 @@ class Source:
         self.loaded = self.load(self.tree, "as_written")
 
     def load(self, tree: ast.Module, suffix: str, names: dict[str, Any] | None = None) -> Loaded:
+        if self.job.recorded:  # the file may be the script itself, which is not to run again
+            tree = needed(tree, names_around(tree, self.found.class_name or self.found.function.name))
         return load(tree, self.path, self.root, suffix, names)
 
     def no_rewrite(self) -> str:

@@ -111,9 +111,9 @@ def replaced(tree: ast.Module, old: list[ast.stmt], new: list[ast.stmt]) -> ast.
     return ast.fix_missing_locations(Replace().visit(copy.deepcopy(tree, memo)))
 
 
-def capturing(tree: ast.Module, statements: list[ast.stmt]) -> ast.Module:
-    """A copy of the tree that calls `CAPTURE(locals())` before the statements."""
-    call = ast.parse(f"{CAPTURE}(locals())").body[0]
+def capturing(tree: ast.Module, statements: list[ast.stmt], *more: str) -> ast.Module:
+    """A copy of the tree that calls `CAPTURE(locals(), *more)` before the statements."""
+    call = ast.parse(f"{CAPTURE}(locals(), *{more!r})").body[0]
     for node in ast.walk(call):
         if hasattr(node, "lineno"):
             ast.copy_location(node, statements[0])

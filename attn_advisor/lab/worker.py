@@ -147,6 +147,10 @@ def _program(job: Any) -> Any:
     from attn_advisor.lab.programs import CannotRun, Source
 
     source = Source(job)
+    if job.recorded:
+        from attn_advisor.lab import replay
+
+        return replay.program(source)
     if job.level == "attention":
         return attention_program(source)
     try:

@@ -10,12 +10,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from attn_advisor.lab.job import FLASH_ATTN
 from attn_advisor.rules.page import fill
 from attn_advisor.rules.registry import detector, registry
 
 Result = dict[str, Any]
 SMALL_SHARE = 0.3
 FEW_RUNS = 3
+UNCOMPILED = ("as_written", "inplace", "sdpa", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_math", *FLASH_ATTN)
+HOW_COMPILED = {
+    "compile": "Compile the module that holds this attention with `torch.compile`.",
+    "compile_max_autotune": 'Compile the module that holds this attention with `torch.compile(mode="max-autotune")`.',
+    "flex": "Call `torch.nn.attention.flex_attention.flex_attention`, compiled with `torch.compile`, in its place.",
+}
 UNKNOWN_SPREAD = 0.2
 """Of fewer runs than FEW_RUNS the spread is not known; it is then taken for this share of the median."""
 
@@ -102,6 +109,14 @@ def compare(
     return [Advice(texts | values, baseline["median_ms"] - better["median_ms"], ratio, evidence)]
 
 
+def improve(better: dict[str, Any] | None, result: Result, min_speedup: float, **values: str) -> list[Advice]:
+    """The advice that `better` replaces the rewrite to SDPA; none if the code as written is as fast as `better`."""
+    written = row(result, "as_written")
+    if better and written and written["median_ms"] <= better["median_ms"]:
+        return []
+    return compare(better, row(result, "sdpa"), min_speedup, **values)
+
+
 def clearly_faster(better: dict[str, Any], baseline: dict[str, Any], factor: float) -> bool:
     """Whether the medians differ by the factor and by more than half of both interquartile ranges."""
     gap = baseline["median_ms"] - better["median_ms"]
@@ -139,54 +154,54 @@ Measured = tuple[Result, float]
 def replace_by_sdpa(measured: Measured) -> list[Advice]:
     """ATN901: the rewrite to scaled_dot_product_attention."""
     result, least = measured
-    return compare(row(result, "sdpa"), row(result, "as_written"), least)
+    how = "Rewrite it: `attn-advisor check --fix`, or `profile --fix`."
+    if result.get("blockers"):
+        how = (
+            f"Rewrite it, once these hold: {'; '.join(result['blockers'])} (`attn-advisor check --fix --unsafe-fixes`)."
+        )
+    return compare(row(result, "sdpa"), row(result, "as_written"), least, how=how)
 
 
 def causal_flag(measured: Measured) -> list[Advice]:
     """ATN902: is_causal=True in place of a mask that was the causal one."""
     result, least = measured
-    names = [i["name"] for i in result["inputs"] if i["role"] == "mask"]
-    return compare(row(result, "causal_flag"), row(result, "sdpa"), least, mask=", ".join(names) or "the mask")
+    names = [f"`{i['name']}`" for i in result["inputs"] if i["role"] == "mask"]
+    dense, it = (f"the dense mask {', '.join(names)}", ", ".join(names)) if names else ("the dense mask", "the mask")
+    return improve(row(result, "causal_flag"), result, least, dense=dense, mask=it)
 
 
 def lower_precision(measured: Measured) -> list[Advice]:
     """ATN903: bfloat16, casts included, in place of float32."""
     result, least = measured
     low = result.get("what_ifs", {}).get("bfloat16")
-    return compare(low, row(result, "sdpa"), least)
+    return improve(low, result, least)
 
 
 def faster_backend(measured: Measured) -> list[Advice]:
     """ATN908: a backend or flash-attn kernel other than the one the default takes."""
     result, least = measured
     default = row(result, "sdpa")
-    others = fastest(
-        result,
-        ("sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_math", "flash_attn_2", "flash_attn_3", "flash_attn_4"),
-    )
+    others = fastest(result, ("sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_math", *FLASH_ATTN))
     if default and others and others["backend"] == default["backend"]:
         return []
-    return compare(others, default, least, default=(default or {}).get("backend") or "default")
+    return improve(others, result, least, default=(default or {}).get("backend") or "default")
 
 
 def compiled(measured: Measured) -> list[Advice]:
-    """ATN910: torch.compile where there is no rewrite to SDPA, or it is no faster."""
+    """ATN910: torch.compile or flex_attention where nothing else is as fast."""
     result, least = measured
-    best = fastest(result, ("compile", "compile_max_autotune", "flex"))
-    sdpa = row(result, "sdpa")
-    if best and sdpa and sdpa["median_ms"] <= best["median_ms"]:
-        return []
-    return compare(best, sdpa or row(result, "as_written"), least)
+    best = fastest(result, HOW_COMPILED)
+    return compare(best, fastest(result, UNCOMPILED), least, how=HOW_COMPILED[best["name"]] if best else "")
 
 
 def in_place(measured: Measured) -> list[Advice]:
     """ATN911: score changes in place where nothing else helps."""
-    result, _ = measured
+    result, least = measured
     if fastest(
         result, (c["name"] for c in result["candidates"] if c["name"] not in ("as_written", "inplace", "sdpa_math"))
     ):
         return []
-    return compare(row(result, "inplace"), row(result, "as_written"), 1.03)
+    return compare(row(result, "inplace"), row(result, "as_written"), least)
 
 
 def not_the_bottleneck(measured: Measured) -> list[Advice]:
@@ -196,11 +211,13 @@ def not_the_bottleneck(measured: Measured) -> list[Advice]:
     if result["level"] != "module" or share is None or share >= SMALL_SHARE:
         return []
     rest = sorted((b for b in result["breakdown"]), key=lambda b: -b["time_share"])
-    most = next((b for b in rest if not _inside(result, b["line"])), None)
+    most = next((b for b in rest if b["line"] and not _inside(result, b["line"])), None)
     values = {
         "share": f"{100 * share:.0f}",
         "bound": f"{1 / max(1 - share, 1e-9):.2f}",
-        "most": f"line {most['line']} ({most['op']}, {100 * most['time_share']:.0f} %)" if most else "elsewhere",
+        "most": f"line {most['line']} ({most['op']}, {100 * most['time_share']:.0f} %)"
+        if most
+        else "what the module calls in other files",
     }
     return [Advice(values, 0.0, 1.0, {"attention_share": share})]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,31 @@ from attn_advisor.lab.job import ALL_CANDIDATES, CANDIDATES, COMPILED, CPU_SIZES
 FORMAT = click.option("--output-format", type=click.Choice(["full", "json"]), default="full", show_default=True)
 NO_TORCH = "torch is not installed here; measuring needs it: pip install 'attn-advisor[profile]'"
 
+
+class Device(click.ParamType):
+    """Where to measure, by torch's names."""
+
+    name = "auto|cuda[:N]|cpu"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+            self.fail(f"{value!r} is none of auto, cuda, cuda:N and cpu", param, ctx)
+        return value
+
+
+class NewFile(click.Path):
+    """A file to be written when all is done; that it can be is asked before anything is measured."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(str(super().convert(value, param, ctx)))
+        if not path.exists() and not os.access(path.parent, os.W_OK):
+            problem = "cannot be written to" if path.parent.is_dir() else "does not exist"
+            self.fail(f"{path}: the directory {path.parent} {problem}", param, ctx)
+        return path
+
+
+DEVICE = Device()
+NEW_FILE = NewFile(dir_okay=False, writable=True)
 
 MEASURING = (
     click.option("--candidates", metavar="LIST", help=f"Comma-separated, of: {', '.join(ALL_CANDIDATES)}."),
@@ -44,18 +71,14 @@ MEASURING = (
         help="Least gain that is prescribed or, with --fix, applied.",
     ),
     click.option("--fix", is_flag=True, help="Apply the safe rewrites that agreed and gained at least --min-speedup."),
-    click.option(
-        "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the JSON to a file too."
-    ),
+    click.option("--save", type=NEW_FILE, metavar="FILE", help="Write the JSON to a file too."),
     click.option(
         "--gpu-hour-price",
         type=click.FloatRange(min=0.0),
         metavar="P",
         help="What an hour of the device costs: also says what the time saved is worth, per million calls.",
     ),
-    click.option(
-        "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the report as HTML."
-    ),
+    click.option("--html", type=NEW_FILE, metavar="FILE", help="Write the report as HTML."),
     FORMAT,
 )
 """Options of every command that measures."""
@@ -80,7 +103,7 @@ def measuring_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES), help="Default: bfloat16 on CUDA, float32 on the CPU."
 )
-@click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|cpu", help="Where to measure.")
+@click.option("--device", type=DEVICE, default="auto", show_default=True, help="Where to measure.")
 @click.option(
     "--mode",
     type=click.Choice(["forward", "train", "both"]),
@@ -303,7 +326,7 @@ def _progress(total: int) -> Iterator[Callable[[int, Any], Callable[[dict[str, A
     "--mask", type=click.Choice(["none", "causal", "bool", "float", "float-grad"]), default="none", show_default=True
 )
 @click.option("--dropout", type=float, default=0.0)
-@click.option("--device", default="auto", show_default=True, metavar="auto|cuda[:N]|cpu")
+@click.option("--device", type=DEVICE, default="auto", show_default=True)
 @FORMAT
 def backends(**options: Any) -> None:
     """Which SDPA backend a call gets, and why not the faster ones."""

@@ -74,6 +74,7 @@ def run(
         "shape": str(sizes),
         "dtype": dtype,
         "mode": mode,
+        "blockers": job.blockers,
         "inputs": describe(setup.specs, setup.values),
         "candidates": [
             rows[n] for n in names if n not in candidates.WHAT_IFS and (n in job.candidates or n == "as_written")

@@ -62,7 +62,7 @@ def measure(job: Job, listen: Listener, silence: float = SILENCE) -> list[dict[s
                 job = dataclasses.replace(job, done=len(results))
             else:
                 return [*results, _failure(job, {"reason": f"{death} while {state['stage']}"})]
-    return results
+    return [*results, _failure(job, {"reason": f"given up: the worker died {MAX_RESTARTS} times"})]
 
 
 def _failure(job: Job, event: dict[str, Any]) -> dict[str, Any]:

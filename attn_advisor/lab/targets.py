@@ -41,24 +41,26 @@ def parse(target: str) -> tuple[str, int | None, str | None]:
 
 
 def find(targets: Sequence[str], resolver: Resolver, options: dict[str, Any]) -> tuple[list[Target], list[str]]:
-    """All attentions of the targets, and what went wrong (missing files, lines without attention), one message each."""
-    found: list[Target] = []
+    """All attentions of the targets, each once, and what went wrong (missing files, lines without attention), one message each."""
+    found: dict[tuple[str, int], Target] = {}
     problems: list[str] = []
     for given in targets:
         path, line, name = parse(given)
         if not Path(resolver.cwd, path).exists():
             problems.append(f"{path}: no such file or directory")
             continue
-        before = len(found)
+        mine, troubles = 0, len(problems)
         for file, settings in files.discover([path], resolver):
             try:
                 content = files.read(file)
-                found += _in_file(file, content, settings, line, name, options, problems)
+                for target in _in_file(file, content, settings, line, name, options, problems):
+                    found.setdefault((target.job.target, target.job.start), target)
+                    mine += 1
             except files.ReadError as error:
                 problems.append(f"{file}: {error.reason}")
-        if len(found) == before and not problems:
+        if not mine and len(problems) == troubles:
             problems.append(f"{given}: no hand-written attention was found")
-    return found, problems
+    return list(found.values()), problems
 
 
 def _in_file(
@@ -80,11 +82,7 @@ def _in_file(
     if line is not None:
         sites = _at_line(sites, source, line)
     if name is not None:
-        sites = [
-            f
-            for f in sites
-            if f.function == name or f.function.startswith(f"{name}.") or f.function.endswith(f".{name}")
-        ]
+        sites = [f for f in sites if f".{name}." in f".{f.function}."]
     for site in sites:
         yield Target(_job(file, content.text, source, site, settings, options), site, content)
 

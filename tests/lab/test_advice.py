@@ -72,6 +72,40 @@ def test_in_place_only_where_nothing_else_helps():
     assert "ATN911" not in codes(result(SLOW, inplace, FAST))
 
 
+def test_nothing_slower_than_the_code_as_written_is_advised():
+    slow_rewrite = candidate("sdpa", 20.0, backend="math")
+    faster = candidate("sdpa_flash", 15.0, backend="flash")
+    what_ifs = {"causal_flag": candidate("causal_flag", 12.0), "bfloat16": candidate("bfloat16", 11.0)}
+    assert codes(result(SLOW, slow_rewrite, faster, what_ifs=what_ifs)) == []
+    what_ifs = {"causal_flag": candidate("causal_flag", 8.0), "bfloat16": candidate("bfloat16", 7.0)}
+    assert codes(result(SLOW, slow_rewrite, faster, what_ifs=what_ifs)) == ["ATN903", "ATN902"]
+
+
+def test_in_place_asks_for_the_least_gain_too():
+    assert codes(result(SLOW, candidate("inplace", 9.0)), least=1.2) == []
+
+
+def test_a_rewrite_with_blockers_is_not_called_safe():
+    (found,) = advice.prescriptions(result(SLOW, FAST, blockers=["the mask may hide a whole row"]), 1.1)
+    assert "the mask may hide a whole row" in found["prescription"] and "--unsafe-fixes" in found["prescription"]
+    (found,) = advice.prescriptions(result(SLOW, FAST, blockers=[]), 1.1)
+    assert "unsafe" not in found["prescription"]
+
+
+def test_a_mask_without_a_name():
+    flag = candidate("causal_flag", 0.3, backend="cudnn")
+    found = advice.prescriptions(result(SLOW, FAST, what_ifs={"causal_flag": flag}, inputs=[]), 1.1)
+    assert "in place of the dense mask takes" in found[1]["message"] and "``" not in found[1]["prescription"]
+
+
+def test_compiling_is_compared_with_the_best_that_needs_none():
+    flash = candidate("sdpa_flash", 0.5, backend="flash")
+    assert "ATN910" not in codes(result(SLOW, FAST, flash, candidate("compile", 0.6)))
+    found = advice.prescriptions(result(SLOW, FAST, flash, candidate("flex", 0.3)), 1.1)
+    (compiled,) = [p for p in found if p["code"] == "ATN910"]
+    assert compiled["evidence"]["baseline"] == "sdpa_flash" and "flex_attention" in compiled["prescription"]
+
+
 def test_compile_only_where_it_beats_sdpa():
     compiled = candidate("compile", 4.0)
     assert codes(result(SLOW, compiled)) == ["ATN910"]
@@ -89,3 +123,6 @@ def test_not_the_bottleneck():
     assert [p["code"] for p in found] == ["ATN913"]
     assert "10 %" in found[0]["message"] and "line 5" in found[0]["prescription"]
     assert codes(result(SLOW, level="module", attention_share=0.9, breakdown=rows)) == []
+    elsewhere = [{"line": 0, "op": "other", "time_share": 0.9}, rows[1]]
+    (found,) = advice.prescriptions(result(SLOW, level="module", attention_share=0.1, breakdown=elsewhere), 1.1)
+    assert "line 0" not in found["prescription"]

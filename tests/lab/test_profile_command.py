@@ -26,7 +26,7 @@ CANDIDATE = {
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(cli, ["profile", *arguments, "--device", "cpu", "--budget", "0.3"])
+    return CliRunner().invoke(cli, ["profile", "--device", "cpu", "--budget", "0.3", *arguments])
 
 
 @needs_torch
@@ -164,6 +164,9 @@ def test_nothing_measured_is_status_2(tmp_path):
         ([f"{FIXTURES / 'tutorial.py'}::NoSuchClass"], "no hand-written attention was found"),
         ([str(FIXTURES / "tutorial.py"), "--shape", "Q=3"], "expected B, H, L, S or D"),
         ([str(FIXTURES / "tutorial.py"), "--candidates", "sdpa,magic"], "'magic' is none of"),
+        ([str(FIXTURES / "tutorial.py"), "--device", "foo"], "'foo' is none of auto, cuda"),
+        ([str(FIXTURES / "tutorial.py"), "--save", str(tmp_path / "no" / "out.json")], "does not exist"),
+        ([str(FIXTURES / "tutorial.py"), "--html", str(tmp_path / "no" / "out.html")], "does not exist"),
     ):
         result = run(*arguments)
         assert result.exit_code == 2 and message in result.output, result.output

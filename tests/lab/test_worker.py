@@ -77,6 +77,17 @@ def test_a_candidate_that_crashes(tmp_path):
     assert not found["sdpa"]["ok"] and "SIGSEGV" in found["sdpa"]["reason"]
 
 
+def test_a_worker_that_dies_again_and_again_is_given_up(tmp_path, monkeypatch):
+    def die_at_another_candidate(job, silence, state):
+        state["candidate"] = f"candidate {len(job.skip)}"
+        yield {"event": "progress"}
+        raise session._Dead("crashed")
+
+    monkeypatch.setattr(session, "_events", die_at_another_candidate)
+    (result,), _ = measured(tmp_path)
+    assert result["candidates"] == [] and f"died {session.MAX_RESTARTS} times" in result["reason"]
+
+
 def test_a_candidate_that_raises(tmp_path):
     (result,), _ = measured(
         tmp_path,
